@@ -1,0 +1,68 @@
+"""A region: a set of nodes to become one kernel, with what goes in and what comes out.
+
+    region = Region.of(graph, ["conv_3", "add_1", "relu_2"])
+    region.inputs, region.outputs, region.subgraph(graph)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from opfuse.ir.graph import Graph, Node, user_names
+
+
+@dataclass(frozen=True)
+class Region:
+    """`nodes` are in topological order. `inputs` are values made outside, constants too; `outputs` are read outside."""
+
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @staticmethod
+    def of(graph: Graph, names: Iterable[str]) -> Region:
+        inside = set(names)
+        nodes = [n for n in graph.nodes.values() if n.name in inside]
+        made = {v for n in nodes for v in n.outputs}
+        inputs = tuple(dict.fromkeys(i for n in nodes for i in n.reads if i not in made))
+        outputs = tuple(
+            v for n in nodes for v in n.outputs
+            if graph.is_output(v) or any(c.name not in inside for c in graph.consumers(v))
+        )  # fmt: skip
+        return Region(tuple(n.name for n in nodes), inputs, outputs)
+
+    def members(self, graph: Graph) -> list[Node]:
+        return [graph.nodes[n] for n in self.nodes]
+
+    def origin(self, graph: Graph) -> tuple[str, ...]:
+        return user_names(self.members(graph))
+
+    def subgraph(self, graph: Graph) -> Graph:
+        """The region as a graph of its own: its inputs are graph inputs, constants stay constants."""
+        out = Graph("region")
+        for i in self.inputs:
+            if graph.is_constant(i):
+                out.add_constant(graph.constants[i], i)
+            else:
+                out.add_input(i, graph.types[i])
+        for node in self.members(graph):
+            out.insert(node)
+        out.set_outputs({v: v for v in self.outputs})
+        return out
+
+    def signature(self, graph: Graph) -> str:
+        """A hash of what the region computes, the same for regions that differ in names and constant values only."""
+        number: dict[str, str] = {}
+        parts = []
+        for i in self.inputs:
+            number[i] = f"i{len(number)}"
+            parts.append(f"{number[i]}:{graph.types[i]}{'c' if graph.is_constant(i) else ''}")
+        for node in self.members(graph):
+            for v in node.outputs:
+                number[v] = f"v{len(number)}"
+            args = [number[i] if i is not None else "-" for i in node.inputs]
+            parts.append(f"{node.op}({','.join(args)}){sorted(node.attrs.items())}->{[number[v] for v in node.outputs]}")
+        parts.append(",".join(number[v] for v in self.outputs))
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,63 @@
+"""THE table of IR operators: a file a family, one entry an operator.
+
+    get("conv").infer(...)        operators()       infer(node, types)      call_of(graph, node)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+from opfuse.ir.ops.definition import Call, Kind, Operator, OperatorError, Sample
+
+if TYPE_CHECKING:
+    from opfuse.ir.graph import Graph, Node
+    from opfuse.ir.structure import Structure
+    from opfuse.ir.types import TensorType
+
+__all__ = ["Call", "Kind", "Operator", "OperatorError", "Sample", "call_of", "get", "infer", "operators", "structure_of"]
+
+
+@cache
+def operators() -> Mapping[str, Operator]:
+    """Every operator by name. ValueError where two families define one name."""
+    from opfuse.ir.ops import contraction, elementwise, indexing, movement, normalisation, reduction, window
+
+    table: dict[str, Operator] = {}
+    for family in (elementwise, reduction, contraction, window, movement, indexing, normalisation):
+        for operator in family.OPERATORS:
+            if operator.name in table:
+                raise ValueError(f"operator {operator.name!r} is defined twice")
+            table[operator.name] = operator
+    return table
+
+
+def get(name: str) -> Operator:
+    """The operator; OperatorError where there is none of that name."""
+    found = operators().get(name)
+    if found is None:
+        raise OperatorError(f"no operator {name!r}")
+    return found
+
+
+def infer(node: Node, types: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
+    """Output types of a node; OperatorError, with the user's name of the node, where the rule refuses."""
+    operator = get(node.op)
+    try:
+        operator.check_arity(node)
+        result = operator.infer(Call(node.attrs, tuple(types[i] if i is not None else None for i in node.inputs)))
+    except OperatorError as error:
+        raise OperatorError(f"node {(node.origin or (node.name,))[0]!r} ({node.op}): {error}") from error
+    return result if isinstance(result, tuple) else (result,)
+
+
+def call_of(graph: Graph, node: Node) -> Call:
+    types = tuple(graph.types[i] if i is not None else None for i in node.inputs)
+    return Call(node.attrs, types, tuple(graph.types[o] for o in node.outputs))
+
+
+def structure_of(graph: Graph, node: Node) -> Structure | None:
+    """The node's loops; None for composites and host operators."""
+    build = get(node.op).structure
+    return build(call_of(graph, node)) if build is not None else None

@@ -1,0 +1,44 @@
+"""How a tile program is cut and run: data beside the program, so that tuning varies it and never touches the program.
+
+    Schedule(tile={"m": 192, "n": 64, "k": 256}, register=(6, 4), pack={"W": Packing("n", 64)})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Panels of a weight: [extent / panel][all other axes, in the buffer's order][panel], zero-filled at the end."""
+
+    axis: int  # dimension of the weight buffer that is cut into panels and becomes innermost
+    panel: int  # elements
+
+
+@dataclass(frozen=True)
+class Schedule:
+    tile: Mapping[str, int] = field(default_factory=dict)  # axis name -> how much one tile holds; missing = all of it
+    order: tuple[str, ...] = ()  # grid axes, outermost first; missing = the program's order
+    # CPU
+    register: tuple[int, int] = (6, 4)  # rows x vectors of a dot's accumulators
+    stream: int = 4  # vectors at a time where there is no dot
+    pack: Mapping[str, Packing] = field(default_factory=dict)  # weight buffer -> its panels
+    unroll: tuple[str, ...] = ()  # loop axes written out
+    prefetch: int = 0  # bytes ahead, streaming loads
+    prefetch_panel: bool = False  # the next panel of a packed weight, while this one is used
+    chunk: int = 1  # grid tiles that a thread claims at a time
+    # GPU
+    warps: int = 4
+    stages: int = 2
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a program takes under a schedule on a target."""
+
+    registers: int = 0  # vector registers of the largest register tile
+    scratch_bytes: int = 0  # a thread (CPU), or shared memory a block (GPU)
+    code_bytes: int = 0  # estimate
+    tiles: int = 0  # independent grid tiles of the smallest phase; 0 where it depends on a run-time extent
