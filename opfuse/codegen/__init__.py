@@ -1,0 +1,1 @@
+"""From tile programs to machine code: a printer a machine."""

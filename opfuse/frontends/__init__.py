@@ -1,0 +1,1 @@
+"""Readers of model formats: each makes a `Graph` of IR operators."""

@@ -1,0 +1,1 @@
+"""Which nodes become one kernel: regions, legality, cost, grouping, and what a provider answers."""

@@ -1,0 +1,1 @@
+"""The graph of operators on typed values, with symbolic dimensions and structures."""

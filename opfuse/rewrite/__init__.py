@@ -1,0 +1,1 @@
+"""Declared rewrites of a graph: canonical forms, folding, layout."""

@@ -1,0 +1,1 @@
+"""Running a plan: the executable, its contexts and the artefact on disk."""

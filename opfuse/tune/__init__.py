@@ -1,0 +1,1 @@
+"""Measurements of the machine, from which costs are predicted."""

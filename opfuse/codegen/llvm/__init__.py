@@ -1,0 +1,1 @@
+"""Tile programs printed as LLVM IR, and the native entry function of a model."""

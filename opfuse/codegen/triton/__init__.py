@@ -1,0 +1,1 @@
+"""Tile programs printed as Triton kernels."""
