@@ -96,8 +96,8 @@ def bench(
 ) -> BenchReport:
     """Time `model` on `feeds` under every contender for `seconds` each. ValueError for an unknown contender's name.
 
-    The first contender is the one that the comparisons are about; outputs are compared with those of the last of the
-    others that runs (the first one's own where it is alone).
+    The first contender is the one that the comparisons are about; outputs are compared with those of the first
+    of the others that runs (its own where it is alone).
     """
     say = progress or (lambda _: None)
     known = [Contender.named(c) if isinstance(c, str) else c for c in contenders]
@@ -130,7 +130,7 @@ def open_request(model: Path, feeds: Mapping[str, np.ndarray], threads: int, fol
     """The files that a contender reads; input names go beside the archive, since they may hold any character."""
     path = folder / "feeds.npz"
     if not path.exists():
-        np.savez(path, **{f"in{k}": np.asarray(a) for k, a in enumerate(feeds.values())})
+        np.savez(path, *(np.asarray(a) for a in feeds.values()))
     return {
         "do": "open", "model": str(model.resolve()), "feeds": str(path), "names": list(feeds), "threads": threads,
         "outputs": str(folder / f"outputs-{name}.npz"),
@@ -150,7 +150,8 @@ def run_rounds(processes: Sequence[Process], seconds: float, block: float, say: 
         for process in (*processes[start:], *processes[:start]):
             if not process.error:
                 say(f"{process.name}: block {k + 1} of {count}")
-                reply = process.ask({"do": "block", "seconds": block, "warm_seconds": WARM_SECONDS}, CALL_TIMEOUT + block)
+                request = {"do": "block", "seconds": block, "warm_seconds": WARM_SECONDS}
+                reply = process.ask(request, CALL_TIMEOUT + block)
                 if not process.error:
                     done[process.name] = reply
         rounds.append(done)

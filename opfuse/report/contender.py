@@ -117,7 +117,7 @@ def open_contender(import_runtime: Callable[[], Opened], request: Mapping[str, A
     outputs = [np.asarray(o) for o in run()]
     called = time.perf_counter()
     after = memory()
-    np.savez(request["outputs"], **{f"out{k}": o for k, o in enumerate(outputs)})
+    np.savez(request["outputs"], *outputs)
     return run, {
         "version": version, "import_s": imported - started, "compile_s": compiled - imported,
         "first_call_s": called - compiled, "memory_bytes": after["VmRSS"] - before["VmRSS"],
