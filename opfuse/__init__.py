@@ -1,0 +1,29 @@
+"""opfuse: an operator-fusion engine for neural networks.
+
+    import opfuse
+    exe = opfuse.compile("model.onnx", threads=2)
+    y = exe(x=array)
+    print(exe.explain())
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "compile", "load"]
+
+if TYPE_CHECKING:
+    from opfuse.compile import compile
+    from opfuse.compile import load_model as load
+
+
+def __getattr__(name: str) -> Any:
+    """Import the pipeline on first use: `import opfuse` alone loads nothing heavy."""
+    if name == "compile":
+        from opfuse.compile import compile as found
+    elif name == "load":
+        from opfuse.compile import load_model as found
+    else:
+        raise AttributeError(f"module 'opfuse' has no attribute {name!r}")
+    return found

@@ -1,0 +1,104 @@
+"""THE pipeline: every stage named, in order.
+
+    model (path, bytes, onnx.ModelProto or Graph) -> Graph -> rewrite -> group -> kernels -> print -> plan -> CompiledModel
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from opfuse.codegen.llvm.entry import entry_functions
+from opfuse.codegen.llvm.jit import assemble, compile_object
+from opfuse.codegen.llvm.printer import PrintedPhase, print_program
+from opfuse.decision import Decision, Ledger, Refusal
+from opfuse.frontends.onnx.load import load as load_onnx
+from opfuse.fuse.grouping import Group, group
+from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel
+from opfuse.ir.graph import Graph, user_names
+from opfuse.options import Options
+from opfuse.plan.build import build_plan
+from opfuse.providers.cpu import CpuProvider
+from opfuse.providers.reference import ReferenceProvider
+from opfuse.rewrite.engine import rewrite
+from opfuse.runtime.executable import CompiledModel, Executable
+from opfuse.target import Target, host
+
+
+def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
+            precision: str = "fp32", disable_rules: Iterable[str] = (), disable_fusions: Iterable[str] = (),
+            strict: bool = False, isa: str | None = None, debug: bool = False) -> Executable:  # fmt: skip
+    """Compile a model for the CPU at hand.
+
+    Args:
+        model: an ONNX file's path, its bytes, an `onnx.ModelProto`, or an `opfuse.ir.graph.Graph`.
+        threads: worker threads of a call; all logical CPUs where None.
+        shapes: input name -> shape, to bind symbolic dimensions now. Otherwise the first call binds them.
+        precision: "fp32".
+        disable_rules: names of rewrite rules to switch off.
+        disable_fusions: ids of kernels to keep apart (see `explain`), or "all".
+        strict: exact rewrites only.
+        isa: "avx512", "avx2" or "plain"; the best that the CPU has where None.
+        debug: random thread delays and a NaN-filled arena.
+    """
+    options = Options(
+        threads=threads or os.cpu_count() or 1, precision=precision,
+        shapes={k: tuple(v) for k, v in (shapes or {}).items()}, disabled_rules=frozenset(disable_rules),
+        disabled_fusions=frozenset(disable_fusions), strict=strict, isa=isa, debug=debug,
+    )  # fmt: skip
+    graph = model if isinstance(model, Graph) else load_onnx(model)
+    return Executable(graph, options, lambda bound: build(bound, options))
+
+
+def build(graph: Graph, options: Options) -> CompiledModel:
+    """Compile a graph whose dimensions are all bound."""
+    ledger = Ledger()
+    target = host(options.threads, options.isa)
+    graph = rewrite(graph, options, ledger)
+    providers: tuple[Provider, ...] = (CpuProvider(), ReferenceProvider())
+    groups = group(graph, providers, target, options, ledger)
+    kernels = [kernel_of(graph, g, providers, ledger) for g in groups]
+    kernels, printed = print_kernels(graph, kernels, target, ledger)
+    plan, weights = build_plan(graph, kernels, printed, options, target)
+    functions = [p.text for phases in printed.values() for p in phases]
+    module = assemble([*functions, *entry_functions(plan, target, options)], target)
+    return CompiledModel(plan, compile_object(module, target), weights, ledger, target=target, options=options,
+                         host_kernels={k: kernel for k, kernel in enumerate(kernels) if isinstance(kernel, HostKernel)})  # fmt: skip
+
+
+def kernel_of(graph: Graph, grouped: Group, providers: Sequence[Provider], ledger: Ledger) -> Kernel:
+    if grouped.claim is None:
+        node = grouped.region.members(graph)[0]
+        return ViewKernel(node.name, grouped.region, node.reads[0], node.output, grouped.region.origin(graph))
+    provider = next(p for p in providers if p.name == grouped.claim.provider)
+    kernel = provider.build(graph, grouped.claim)
+    if isinstance(kernel, HostKernel):
+        refusal = providers[0].claim(graph, grouped.region, host(1))
+        assert isinstance(refusal, Refusal)
+        kernel = replace(kernel, reason=refusal)
+        ledger.add(Decision("host", kernel.name, user_names(grouped.region.members(graph)), "taken", refusal.text,
+                            refusal.code, refusal.facts))  # fmt: skip
+    return kernel
+
+
+def print_kernels(graph: Graph, kernels: list[Kernel], target: Target,
+                  ledger: Ledger) -> tuple[list[Kernel], dict[int, tuple[PrintedPhase, ...]]]:  # fmt: skip
+    """Print every tile kernel, the same text once; number k of the result belongs to kernels[k]."""
+    printed: dict[int, tuple[PrintedPhase, ...]] = {}
+    for k, kernel in enumerate(kernels):
+        if isinstance(kernel, TileKernel):
+            phases = print_program(kernel.program, kernel.schedule, target, f"k{k}_{kernel.name}")
+            if isinstance(phases, Refusal):
+                raise AssertionError(f"kernel {kernel.name} was claimed but not printed: {phases.text}")
+            printed[k] = phases
+    return kernels, printed
+
+
+def load_model(path: str | Path) -> Executable:
+    """Load an artefact that `Executable.save` wrote. ArtifactError says what is wrong with it."""
+    from opfuse.runtime.artifact import load
+
+    return load(path)

@@ -1,0 +1,157 @@
+"""Seconds that a kernel will take: a roofline over a tile program, its schedule and a target.
+
+    seconds = start + max over levels(bytes(level) / bandwidth(level), dots / rate, element operations / rate)
+
+A buffer counts at the cache level that its size fits; a store counts its write-allocate; a load that the grid repeats
+(weights for every block of rows) counts each time, from the level where it stays. Work is shared by the threads as far
+as there are tiles for them. Every rate is measured on the machine (`tune.calibrate`) or names its source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opfuse.fuse.provider import Cost
+from opfuse.ir.scalar import Apply, walk
+from opfuse.ir.structure import Axis
+from opfuse.target import Target
+from opfuse.tile.program import (
+    Buffer,
+    Dot,
+    Load,
+    Loop,
+    Map,
+    Phase,
+    Program,
+    Reduce,
+    Statement,
+    Store,
+    Tile,
+    shape_axes,
+    statements,
+)
+from opfuse.tile.schedule import Schedule
+
+NOMINAL_EXTENT = 64  # of an axis that is bound at run time only
+
+# Scalar functions in units of a vector multiply; polynomial lengths of codegen.llvm.vector_math.
+FUNCTION_COST: Mapping[str, float] = {
+    "exp": 9, "log": 12, "erf": 14, "tanh": 14, "sigmoid": 12, "pow": 24, "sin": 16, "cos": 16, "div": 3, "sqrt": 4,
+    "rsqrt": 6, "floordiv": 20, "mod": 20, "fmod": 20,
+}  # fmt: skip
+
+# Share of the peak multiply-add rate by accumulator tile (rows x vectors): 6x4 91 %, 14x2 88 %, 28x1 74 % of the peak,
+# measured on GEMMs in L2 in 2026 (one AVX-512 server); narrower tiles wait for their own latency (4 cycles, 2 units).
+_FULL_TILE = 8
+
+
+def extent(a: Axis) -> int:
+    return a.extent if isinstance(a.extent, int) else NOMINAL_EXTENT
+
+
+@dataclass
+class _Work:
+    dots: float = 0.0  # multiply-adds, counted as two
+    operations: float = 0.0  # element operations in units of a multiply
+    traffic: dict[str, float] = field(default_factory=dict)  # buffer -> bytes loaded or stored, repeats too
+
+
+def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
+    """Cost of one run of the program. `bytes` are its buffers once each; `flops` its dots and element operations."""
+    work, tiles = _Work(), math.inf
+    for phase in program.flat_phases():
+        _count(phase, schedule, work, phase.body, ())
+        tiles = min(tiles, math.prod(-(-extent(a) // cut(a, schedule)) for a in phase.grid))
+    rates = target.rates
+    units = max(1, min(target.units, int(tiles)))
+    balance = math.ceil(tiles / units) * units / max(tiles, 1)  # the last round may leave threads idle
+    by_level: dict[str, float] = {}
+    for b in program.buffers:
+        size = buffer_bytes(b)
+        moved = work.traffic.get(b.name, 0.0)
+        first, again = min(moved, size), max(0.0, moved - size)
+        by_level[level(size, b, target)] = by_level.get(level(size, b, target), 0.0) + first
+        if again:
+            near = level(size, b, target, again=True)
+            by_level[near] = by_level.get(near, 0.0) + again
+    bandwidth = {"dram": rates.dram_bytes_per_s, "l3": rates.l3_bytes_per_s, "l2": rates.l2_bytes_per_s}
+    share = {"dram": 1, "l3": units, "l2": units}  # the memory bus is one, caches are a thread's own
+    memory = sum(n / (bandwidth[k] * share[k]) for k, n in by_level.items())
+    dots = work.dots / (rates.flops_per_s * _dot_efficiency(schedule, program)) / units * balance
+    operations = work.operations / rates.vector_ops_per_s / units * balance
+    seconds = rates.start_s * len(list(program.flat_phases())) + max(memory, dots) + operations * 0.8 + min(memory, dots) * 0.2
+    facts: dict[str, Any] = {
+        "memory_s": memory, "dot_s": dots, "element_s": operations, "bound": "memory" if memory > dots + operations else "compute",
+        **{f"{k}_bytes": int(n) for k, n in by_level.items()},
+    }  # fmt: skip
+    total = sum(buffer_bytes(b) for b in program.buffers if b.role != "scratch")
+    return Cost(seconds, int(total), int(work.dots + work.operations), facts)
+
+
+def buffer_bytes(b: Buffer) -> int:
+    return math.prod(d if isinstance(d, int) else NOMINAL_EXTENT for d in b.shape) * b.dtype.bytes
+
+
+def level(size: float, b: Buffer, target: Target, again: bool = False) -> str:
+    """Where a buffer is found: activations where they fit, weights in L3 at best on their first use in a call."""
+    if size <= target.l2_bytes * 0.75 and (b.role != "weight" or again):
+        return "l2"
+    return "l3" if size <= target.l3_bytes * 0.75 else "dram"
+
+
+def cut(a: Axis, schedule: Schedule) -> int:
+    return max(1, min(schedule.tile.get(a.name, extent(a)), extent(a)))
+
+
+def _dot_efficiency(schedule: Schedule, program: Program) -> float:
+    if not any(isinstance(s, Dot) for p in program.flat_phases() for s in statements(p.body)):
+        return 1.0
+    rows, vectors = schedule.register
+    return min(1.0, rows * vectors / _FULL_TILE) * (0.75 + 0.25 * min(1.0, vectors / 2))
+
+
+def _count(phase: Phase, schedule: Schedule, work: _Work, body: tuple[Statement, ...], loops: tuple[Axis, ...]) -> None:
+    """Add what the statements of a body do over the whole grid."""
+    points = math.prod(extent(a) for a in loops if not _listed(a, body))
+    for s in body:
+        match s:
+            case Load():
+                _traffic(work, s.buffer, _times(phase, schedule, s.out) * s.buffer.dtype.bytes, points)
+            case Store():
+                moved = _times(phase, schedule, s.tile) * s.buffer.dtype.bytes
+                _traffic(work, s.buffer, moved * 2, points)  # write-allocate
+            case Map():
+                count = sum(FUNCTION_COST.get(x.function, 1) for x in walk(s.value) if isinstance(x, Apply))
+                work.operations += count * _times(phase, schedule, s.out) * points
+            case Reduce():
+                work.operations += _times(phase, schedule, s.tile) * points
+            case Dot():
+                volume = math.prod(extent(a) for a in {*s.a.axes, *s.b.axes, *s.out.axes})
+                work.dots += 2 * volume * _repeats(phase, schedule, {*s.a.axes, *s.b.axes, *s.out.axes}) * points
+            case Loop():
+                _count(phase, schedule, work, s.body, (*loops, s.axis))
+
+
+def _listed(a: Axis, body: tuple[Statement, ...]) -> bool:
+    """The axis is cut into tiles that statements list; otherwise it goes in single steps and repeats them."""
+    return a in shape_axes(body)
+
+
+def _times(phase: Phase, schedule: Schedule, t: Tile) -> float:
+    """Elements of a tile that are made in all: its index space, again for every grid tile that does not cut it."""
+    listed = set(t.axes)
+    return float(math.prod(extent(a) for a in listed) * _repeats(phase, schedule, listed))
+
+
+def _repeats(phase: Phase, schedule: Schedule, listed: set[Axis]) -> int:
+    return math.prod(-(-extent(a) // cut(a, schedule)) for a in phase.grid if a not in listed)
+
+
+def _traffic(work: _Work, buffer: Buffer, moved: float, points: int) -> None:
+    """A window reads its buffer again from a cache; that traffic is bounded by the arithmetic and not counted."""
+    size = buffer_bytes(buffer)
+    total = moved * points
+    work.traffic[buffer.name] = work.traffic.get(buffer.name, 0.0) + (total if buffer.role == "weight" else min(total, 2.0 * size))

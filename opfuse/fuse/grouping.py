@@ -1,0 +1,225 @@
+"""Partition the graph into regions, each to become one kernel: greedy, by predicted seconds, every answer recorded.
+
+    groups = group(graph, providers, target, options, ledger)      # list of (Region, Claim | None), in order
+
+Nodes are visited in order; each tries to join the group of a producer, the latest first. A join is taken when it is legal
+(`legality`), some provider claims the joined region, and the joined kernel is predicted faster than the two. Reshapes
+that only rename bytes are joined together with what follows them, or stay views that cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opfuse.decision import Decision, Ledger, Refusal
+from opfuse.fuse.legality import Partition, merge_refusal
+from opfuse.fuse.provider import Claim, Cost, Provider
+from opfuse.fuse.region import Region
+from opfuse.ir.graph import Graph, Node, user_names
+from opfuse.ir.index import flatten
+from opfuse.ir.ops import structure_of
+from opfuse.options import Options
+from opfuse.target import Target
+
+MARGIN = 0.02  # a join must be predicted this much faster than its parts: the model's own noise
+
+
+@dataclass(frozen=True)
+class Group:
+    region: Region
+    claim: Claim | None  # None: a view of its input's bytes
+
+
+def is_view(graph: Graph, node: Node) -> bool:
+    """The output holds the input's elements in the same row-major order."""
+    structure = structure_of(graph, node)
+    if structure is None or not structure.is_movement:
+        return False
+    operand = node.inputs[structure.reads[0].operand]
+    if operand is None or graph.types[operand].elements != graph.types[node.output].elements:
+        return False
+    extents = {a.name: a.extent for a in structure.axes}
+    source = flatten(structure.reads[0].index, graph.types[operand].shape, extents)
+    return source == flatten([a.index for a in structure.axes], graph.types[node.output].shape, extents)
+
+
+class Grouping:
+    def __init__(self, graph: Graph, providers: Sequence[Provider], target: Target, options: Options) -> None:
+        self.graph, self.providers, self.target, self.options = graph, providers, target, options
+        self.partition = Partition(graph)
+        self.views = {n.name for n in graph.nodes.values() if is_view(graph, n)}
+        self.claims: dict[str, Claim | Refusal] = {}
+        self.fusions: list[Decision] = []
+
+    # ---- claims -----------------------------------------------------------------------------------------------------
+    def claim(self, names: Sequence[str]) -> Claim | Refusal:
+        """The cheapest claim for these nodes; the first provider's refusal where nobody claims them."""
+        key = "\n".join(names)
+        if key not in self.claims:
+            region = Region.of(self.graph, names)
+            answers = [p.claim(self.graph, region, self.target) for p in self.providers]
+            claims = [a for a in answers if isinstance(a, Claim)]
+            self.claims[key] = min(claims, key=lambda c: c.cost.seconds) if claims else answers[0]
+        return self.claims[key]
+
+    def is_view_group(self, group: int) -> bool:
+        return all(name in self.views for name in self.partition.members[group])
+
+    def cost(self, group: int) -> Cost | None:
+        if self.is_view_group(group):
+            return Cost(0.0, 0, 0)
+        answer = self.claim(self.partition.members[group])
+        return answer.cost if isinstance(answer, Claim) else None
+
+    # ---- joining ----------------------------------------------------------------------------------------------------
+    def run(self, alone: frozenset[str]) -> None:
+        """Join groups; nodes named in `alone` stay by themselves."""
+        if "all" in self.options.disabled_fusions:
+            return
+        for name in list(self.graph.nodes):
+            if name not in alone and name not in self.views:
+                self.grow(name, alone)
+
+    def grow(self, name: str, alone: frozenset[str]) -> None:
+        """Join the node's group with the groups that it reads, through views too, as long as one helps."""
+        tried: set[int] = set()
+        while True:
+            group = self.partition.group_of[name]
+            candidates = [c for c in self.producers(group) if c[0] not in tried]
+            if not candidates:
+                return
+            producer, bridge = max(candidates)
+            tried.add(producer)
+            names = {n for g in (producer, *bridge) for n in self.partition.members[g]}
+            if names & alone:
+                continue
+            self.try_join(producer, bridge, group)
+
+    def producers(self, group: int) -> list[tuple[int, tuple[int, ...]]]:
+        """(producer group, the view groups between) for everything that the group reads."""
+        out = []
+        for p in self.partition.predecessors[group]:
+            if not self.is_view_group(p):
+                out.append((p, ()))
+                continue
+            for behind in self.partition.predecessors[p]:
+                if not self.is_view_group(behind):
+                    out.append((behind, (p,)))
+        return out
+
+    def try_join(self, producer: int, bridge: tuple[int, ...], consumer: int) -> Decision | None:
+        parts = (producer, *bridge, consumer)
+        for first, second in zip(parts, parts[1:], strict=False):
+            if merge_refusal(self.partition, first, second) is not None:
+                return None
+        if bridge and self.partition.outside_path(producer, consumer) not in (None, list(bridge)):
+            return None
+        names = self.ordered(parts)
+        answer = self.claim(names)
+        if isinstance(answer, Refusal):
+            return None
+        costs = [self.cost(g) for g in parts]
+        apart = sum(c.seconds for c in costs if c is not None)
+        if all(c is not None for c in costs) and answer.cost.seconds > apart * (1 - MARGIN):
+            return None
+        for g in (*bridge, consumer):
+            self.partition.merge(producer, g)
+        origin = user_names(self.graph.nodes[n] for n in names)
+        decision = Decision("fusion", "join", origin, "taken", reason="predicted faster in one kernel",
+                            facts={"joined_s": answer.cost.seconds, "apart_s": apart})  # fmt: skip
+        self.fusions.append(decision)
+        return decision
+
+    def ordered(self, groups: Sequence[int]) -> list[str]:
+        names = [n for g in groups for n in self.partition.members[g]]
+        return sorted(names, key=self.partition.position)
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+    def order(self) -> list[int]:
+        """Groups so that each comes after what it reads; earlier nodes first."""
+        done: dict[int, None] = {}
+        waiting = {g: set(p) for g, p in self.partition.predecessors.items()}
+        while len(done) < len(waiting):
+            ready = min((g for g, p in waiting.items() if g not in done and not p - done.keys()),
+                        key=lambda g: self.partition.position(self.partition.members[g][0]))  # fmt: skip
+            done[ready] = None
+        return list(done)
+
+    def groups(self) -> list[Group]:
+        out = []
+        for g in self.order():
+            names = self.partition.members[g]
+            region = Region.of(self.graph, names)
+            if self.is_view_group(g):
+                out.append(Group(region, None))
+                continue
+            answer = self.claim(names)
+            if isinstance(answer, Refusal):
+                raise ValueError(f"no provider runs {names}: {answer.text}")
+            out.append(Group(region, answer))
+        return out
+
+    def boundary(self, producer: int, bridge: tuple[int, ...], consumer: int) -> tuple[str, str, dict[str, object]]:
+        """Why two neighbours are two kernels: code, reason and numbers, asked anew of the final groups."""
+        parts = (producer, *bridge, consumer)
+        disabled = "all" in self.options.disabled_fusions
+        if disabled:
+            return "disabled", "fusion is switched off (--no-fuse)", {}
+        for first, second in zip(parts, parts[1:], strict=False):
+            refusal = merge_refusal(self.partition, first, second)
+            if refusal is not None:
+                return refusal.code, refusal.text, dict(refusal.facts)
+        path = self.partition.outside_path(producer, consumer)
+        if path is not None and set(path) - set(bridge):
+            return "cycle", "another kernel lies between: it reads the first and is read by the second", {}
+        answer = self.claim(self.ordered(parts))
+        if isinstance(answer, Refusal):
+            return answer.code, answer.text, dict(answer.facts)
+        costs = [self.cost(g) for g in parts]
+        apart = sum(c.seconds for c in costs if c is not None)
+        facts = {"joined_s": answer.cost.seconds, "apart_s": apart}
+        if answer.cost.seconds > apart * (1 - MARGIN):
+            return "no-gain", "one kernel is predicted no faster than two", facts
+        return "switched-off", "joined it would be faster, but one of the nodes is kept apart (--no-fuse)", facts
+
+
+def group(graph: Graph, providers: Sequence[Provider], target: Target, options: Options, ledger: Ledger) -> list[Group]:
+    """Partition the graph; appends fusion and boundary decisions to the ledger."""
+    alone: frozenset[str] = frozenset()
+    while True:
+        grouping = Grouping(graph, providers, target, options)
+        grouping.run(alone)
+        kept_apart = frozenset(
+            n for names in grouping.partition.members.values()
+            if len(names) > 1 and kernel_decision(graph, names).id in options.disabled_fusions
+            for n in names
+        )  # fmt: skip
+        if kept_apart <= alone:
+            break
+        alone |= kept_apart
+    for decision in grouping.fusions:
+        ledger.add(decision)
+    for group_number in grouping.order():
+        names = grouping.partition.members[group_number]
+        if not grouping.is_view_group(group_number):
+            ledger.add(kernel_decision(graph, names))
+    record_boundaries(grouping, ledger)
+    return grouping.groups()
+
+
+def kernel_decision(graph: Graph, names: Sequence[str]) -> Decision:
+    """The decision whose id names a kernel: in `explain`, and for `--no-fuse`."""
+    return Decision("fusion", "kernel", user_names(graph.nodes[n] for n in names), "taken")
+
+
+def record_boundaries(grouping: Grouping, ledger: Ledger) -> None:
+    """One decision for each pair of neighbouring kernels: why they are two."""
+    for consumer in grouping.order():
+        if grouping.is_view_group(consumer):
+            continue
+        for producer, bridge in sorted(grouping.producers(consumer)):
+            code, reason, facts = grouping.boundary(producer, bridge, consumer)
+            first, second = (kernel_decision(grouping.graph, grouping.partition.members[g]) for g in (producer, consumer))
+            between = {"between": [first.id, second.id], **facts}
+            ledger.add(Decision("boundary", code, (*first.nodes[-1:], *second.nodes[:1]), "refused", reason, code, between))

@@ -1,0 +1,63 @@
+"""The CPU generator as a provider: lowers a region to a tile program, picks its schedule, and says what it will cost.
+
+    claim = CpuProvider(print_legal).claim(graph, region, target)     # Claim(program, schedule, seconds) or Refusal
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opfuse.codegen.llvm.printer import legal
+from opfuse.decision import Decision, Refusal
+from opfuse.fuse.cost import predict
+from opfuse.fuse.provider import Claim, Kernel, TileKernel
+from opfuse.fuse.region import Region
+from opfuse.ir.graph import Graph
+from opfuse.target import Target
+from opfuse.tile.choose import choose_cpu
+from opfuse.tile.lower import LoweredRegion, lower
+from opfuse.tile.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class CpuPayload:
+    lowered: LoweredRegion
+    schedule: Schedule
+
+
+class CpuProvider:
+    name = "cpu"
+
+    def claim(self, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
+        if target.kind != "cpu":
+            return Refusal("other-target", f"the CPU generator does not print for {target.name}")
+        lowered = lower(region.subgraph(graph), kernel_name(graph, region))
+        if isinstance(lowered, Refusal):
+            return lowered
+        schedule = choose_cpu(lowered.program, target)
+        footprint = legal(lowered.program, schedule, target)
+        if isinstance(footprint, Refusal):
+            return footprint
+        cost = predict(lowered.program, schedule, target)
+        return Claim(self.name, region, cost, CpuPayload(lowered, schedule), footprint)
+
+    def build(self, graph: Graph, claim: Claim) -> Kernel:
+        payload = claim.payload
+        assert isinstance(payload, CpuPayload)
+        lowered = payload.lowered
+        return TileKernel(
+            kernel_name(graph, claim.region), claim.region, lowered.program, payload.schedule, lowered.arguments, claim.cost,
+            self.name, claim.region.origin(graph),
+        )  # fmt: skip
+
+
+def kernel_name(graph: Graph, region: Region) -> str:
+    """The operators of the region in order, shortened: "conv_add_relu"."""
+    operators = [n.op for n in region.members(graph)]
+    text = "_".join(operators[:4]) + (f"_and_{len(operators) - 4}_more" if len(operators) > 4 else "")
+    return text.replace("reduce_", "")
+
+
+def kernel_id(origin: tuple[str, ...]) -> str:
+    """The id that `explain` shows for a kernel and `--no-fuse` takes: a hash of the user's node names."""
+    return Decision("fusion", "kernel", origin, "taken").id

@@ -1,0 +1,181 @@
+"""A good schedule for a program on a CPU, from its shape alone; tuning starts from it.
+
+    schedule = choose_cpu(program, target)
+
+Numbers come from measurements of generated kernels on AVX-512 in 2026: a 6 x 4-vector accumulator tile is best or equal
+nearly everywhere, 14 x 2 where rows are 14 wide or columns few; a block of A and a panel of B must stay under L2; the
+streaming kernels want 4 KB of prefetch once their arrays leave L2.
+"""
+
+from __future__ import annotations
+
+import math
+
+from opfuse.ir.dims import Dim
+from opfuse.ir.index import AxisTerm, Index
+from opfuse.ir.structure import Axis
+from opfuse.target import Target
+from opfuse.tile.axes import volume
+from opfuse.tile.program import Buffer, Dot, Load, Loop, Phase, Program, loop_axes, shape_axes, statements
+from opfuse.tile.schedule import Packing, Schedule
+
+NOMINAL = 64
+STREAM_ELEMENTS = 16384  # of one tile of a kernel without dots: 64 KB a buffer, inside L2 with room for others
+PANEL_PREFETCH_BYTES = 256 << 10  # weights beyond this are not found in L2 again
+
+
+def size(d: Dim) -> int:
+    return d if isinstance(d, int) else NOMINAL
+
+
+def choose_cpu(program: Program, target: Target) -> Schedule:
+    phase = next(program.flat_phases())
+    dots = [s for s in statements(phase.body) if isinstance(s, Dot)]
+    if dots:
+        return _dot_schedule(program, phase, max(dots, key=lambda d: volume(d.out) * size(d.over.extent)), target)
+    return _stream_schedule(program, phase, target)
+
+
+# ---- without a dot -----------------------------------------------------------------------------------------------------
+def _stream_schedule(program: Program, phase: Phase, target: Target) -> Schedule:
+    """Tiles of about STREAM_ELEMENTS, cut from the outside in, and at least four for each thread where there is work."""
+    whole = math.prod(size(a.extent) for a in shape_axes(phase.body) - set(phase.grid) - loop_axes(phase.body))
+    total = math.prod(size(a.extent) for a in phase.grid)
+    wanted = max(1, min(STREAM_ELEMENTS // max(1, whole), -(-total // (4 * target.units))))
+    tile: dict[str, int] = {}
+    lane = _lane(phase)
+    for a in reversed(_lane_last(phase.grid, lane)):
+        n = min(size(a.extent), max(1, wanted))
+        if a == lane:  # whole vectors
+            n = min(size(a.extent), -(-n // target.lanes()) * target.lanes())
+        tile[a.name] = n
+        wanted = max(1, wanted // n)
+    large = any(_bytes(b) > target.l2_bytes // 2 for b in program.buffers)
+    return Schedule(tile=tile, stream=4, register=_register(target, 4), prefetch=4096 if large else 0, unroll=_short_loops(phase))
+
+
+def _lane(phase: Phase) -> Axis | None:
+    """The axis that vectors run along in the widest tile."""
+    tiles = [t for s in statements(phase.body) for t in ([s.out] if isinstance(s, Load) else []) if t.axes]
+    return max(tiles, key=volume).axes[-1] if tiles else None
+
+
+def _lane_last(grid: tuple[Axis, ...], lane: Axis | None) -> list[Axis]:
+    return [a for a in grid if a != lane] + [a for a in grid if a == lane]
+
+
+def _short_loops(phase: Phase) -> tuple[str, ...]:
+    """Windows of a few points are written out."""
+    return tuple(
+        s.axis.name for s in statements(phase.body) if isinstance(s, Loop) and isinstance(s.axis.extent, int) and s.axis.extent <= 3
+    )
+
+
+def _bytes(b: Buffer) -> int:
+    return math.prod(size(d) for d in b.shape) * b.dtype.bytes
+
+
+# ---- with dots -----------------------------------------------------------------------------------------------------------
+def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> Schedule:
+    lanes = target.lanes()
+    column = dot.out.axes[-1]
+    rows = [a for a in dot.out.axes[:-1] if a in dot.a.axes or a in phase.grid]
+    row = rows[-1] if rows else None
+    register = _register(target, _vectors(size(column.extent), size(row.extent) if row else 1, target))
+    panel = register[1] * lanes
+    tile = {a.name: 4 for a in loop_axes(phase.body) if a in shape_axes(phase.body)}
+    depth = size(dot.over.extent) * math.prod(size(a.extent) for a in loop_axes(phase.body) if a != dot.over)
+    for a in phase.grid:
+        tile[a.name] = 1
+    if column in phase.grid:
+        tile[column.name] = panel
+    if row is not None and row in phase.grid:
+        tile[row.name] = _row_block(size(row.extent), depth, register[0], column, phase, panel, target)
+    outer = [a for a in rows[:-1] if a in phase.grid]
+    if row is not None and outer and tile.get(row.name, 0) >= size(row.extent):
+        _widen(outer[-1], size(row.extent), depth, tile, phase, target)
+    weights = sum(_bytes(b) for b in program.buffers if b.role == "weight")
+    return Schedule(
+        tile=tile, order=_grid_order(phase, column, row), register=register, stream=4, pack=_packing(phase, panel),
+        prefetch_panel=weights > PANEL_PREFETCH_BYTES,
+    )  # fmt: skip
+
+
+def _register(target: Target, vectors: int) -> tuple[int, int]:
+    """Rows of the accumulator tile that fit the registers beside its columns and a broadcast."""
+    if target.registers >= 32:
+        return {1: (12, 1), 2: (14, 2), 3: (9, 3), 4: (6, 4)}[vectors]
+    return {1: (8, 1), 2: (6, 2), 3: (4, 3), 4: (3, 4)}[vectors]
+
+
+def _vectors(columns: int, rows: int, target: Target) -> int:
+    """Vectors of columns: four where they fill, two for rows that come in sevens, fewer where columns are few."""
+    lanes = target.lanes()
+    if target.registers < 32:
+        return 1 if columns <= lanes else 2
+    if columns <= lanes:
+        return 1
+    if columns <= 2 * lanes or rows % 7 == 0 and rows <= 14:
+        return 2
+    if columns <= 3 * lanes:
+        return 3
+    waste4, waste2 = -columns % (4 * lanes), -columns % (2 * lanes)
+    return 2 if waste4 > waste2 and waste4 * 8 > columns else 4
+
+
+def _row_block(rows: int, depth: int, register_rows: int, column: Axis, phase: Phase, panel: int, target: Target) -> int:
+    """Rows of a grid tile: their inputs and one weight panel stay in L2; enough tiles for the threads to share."""
+    budget = max(target.l2_bytes // 2 - panel * depth * 4, target.l2_bytes // 8)
+    block = max(register_rows, min(rows, budget // max(1, depth * 4)))
+    if column not in phase.grid:  # all columns in one tile: they live in scratch
+        block = min(block, max(register_rows, (target.l2_bytes // 8) // max(1, size(column.extent) * 4)))
+    columns = -(-size(column.extent) // panel) if column in phase.grid else 1
+    others = math.prod(size(a.extent) for a in phase.grid if a != column) // max(1, rows)
+    while block > register_rows and -(-rows // block) * columns * max(1, others) < 4 * target.units:
+        block = max(register_rows, -(-block // 2))
+    return min(rows, -(-block // register_rows) * register_rows)
+
+
+def _widen(a: Axis, inner_rows: int, depth: int, tile: dict[str, int], phase: Phase, target: Target) -> None:
+    """Several image rows in one grid tile, as long as their inputs stay in L2 and the threads have enough tiles."""
+    budget = target.l2_bytes // 4
+    n = max(1, min(size(a.extent), budget // max(1, inner_rows * min(depth, 4096) * 4)))
+    others = math.prod(-(-size(b.extent) // tile.get(b.name, 1)) for b in phase.grid if b != a)
+    while n > 1 and -(-size(a.extent) // n) * others < 4 * target.units:
+        n = -(-n // 2)
+    tile[a.name] = n
+
+
+def _grid_order(phase: Phase, column: Axis, row: Axis | None) -> tuple[str, ...]:
+    """Rows outside, weight panels inside: the block of A stays in L2 while panels pass. Row of an image innermost."""
+    inner = [a for a in (column, row) if a is not None and a in phase.grid]
+    several_rows = [a for a in phase.grid if a not in inner]
+    return tuple(a.name for a in (*several_rows, *([row] if row in phase.grid and not several_rows and row else []),
+                                  *(a for a in inner if a != row or several_rows)))  # fmt: skip
+
+
+def _packing(phase: Phase, panel: int) -> dict[str, Packing]:
+    """Constants that a dot reads along its columns get panels of its register tile."""
+    loads = {s.out.name: s for s in statements(phase.body) if isinstance(s, Load)}
+    uses: dict[str, set[int | None]] = {}
+    for s in statements(phase.body):
+        if isinstance(s, Dot):
+            for operand in (s.a, s.b):
+                load = loads.get(operand.name)
+                if load is not None and load.buffer.role == "weight" and s.out.axes:
+                    uses.setdefault(load.buffer.name, set()).add(_plain_dimension(load, s.out.axes[-1]))
+    dot_loads = {o.name for s in statements(phase.body) if isinstance(s, Dot) for o in (s.a, s.b)}
+    for load in loads.values():
+        if load.out.name not in dot_loads:
+            uses.setdefault(load.buffer.name, set()).add(None)
+    return {name: Packing(d, panel) for name, (d, *rest) in ((n, list(u)) for n, u in uses.items()) if d is not None and not rest}
+
+
+def _plain_dimension(load: Load, column: Axis) -> int | None:
+    """The dimension of the buffer that the column axis walks, alone and whole."""
+    for d, i in enumerate(load.index):
+        if i == Index(((AxisTerm(column.name), 1),)) and load.buffer.shape[d] == column.extent:
+            return d
+    return None
+
+

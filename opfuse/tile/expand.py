@@ -1,0 +1,87 @@
+"""Composites become structured operators: what the lowering walks over.
+
+    expand_composites(region.subgraph(graph))  -> Graph in which every node has a Structure, or a Refusal
+
+LayerNormalization turns into mean, centre, mean of squares, ...; a convolution with a bias into a convolution and an
+addition. Nodes keep the origin of the node that they come from.
+"""
+
+from __future__ import annotations
+
+from opfuse.decision import Refusal
+from opfuse.ir.graph import Graph, Node
+from opfuse.ir.ops import call_of, get
+
+
+def expand_composites(graph: Graph) -> Graph | Refusal:
+    out = Graph(graph.name)
+    for i in graph.inputs:
+        out.add_input(i, graph.types[i])
+    for name, array in graph.constants.items():
+        out.add_constant(array, name)
+    renamed: dict[str, str] = {}
+    for node in graph.nodes.values():
+        inputs = tuple(renamed.get(i, i) if i is not None else None for i in node.inputs)
+        current = Node(node.name, node.op, inputs, node.outputs, node.attrs, node.origin or (node.name,))
+        refusal = _expand_into(out, current, renamed)
+        if refusal is not None:
+            return refusal
+    out.set_outputs({public: renamed.get(v, v) for public, v in graph.outputs.items()})
+    return out
+
+
+def _expand_into(out: Graph, node: Node, renamed: dict[str, str]) -> Refusal | None:
+    """Insert a structured node, or the expansion of a composite (and of composites inside it)."""
+    operator = get(node.op)
+    scratch = _call_graph(out, node)
+    call = call_of(scratch, node)
+    expands = operator.expand is not None and (operator.structure is None or operator.needs_expansion(call))
+    if not expands:
+        if operator.structure is None:
+            return Refusal("no-structure", f"{node.op} has no loop structure: only the host can run it", {"op": node.op})
+        out.insert(node)
+        return None
+    assert operator.expand is not None
+    before = set(out.nodes)
+    results = operator.expand(out, call, node.inputs)
+    fresh = [n for name, n in out.nodes.items() if name not in before]
+    for n in fresh:  # the expansion carries the user's names on
+        out.nodes[n.name] = Node(n.name, n.op, n.inputs, n.outputs, n.attrs, node.origin)
+    for old, new in zip(node.outputs, results, strict=True):
+        renamed[old] = new
+    if any(_expandable(out, out.nodes[n.name]) for n in fresh):
+        return _expand_again(out, fresh, renamed)
+    return None
+
+
+def _expandable(graph: Graph, node: Node) -> bool:
+    operator = get(node.op)
+    return operator.expand is not None and (operator.structure is None or operator.needs_expansion(call_of(graph, node)))
+
+
+def _expand_again(out: Graph, fresh: list[Node], renamed: dict[str, str]) -> Refusal | None:
+    """An expansion held composites: take its nodes out again and expand each."""
+    for n in reversed(fresh):
+        out.remove(out.nodes[n.name])
+    inner: dict[str, str] = {}
+    for n in fresh:
+        inputs = tuple(inner.get(i, i) if i is not None else None for i in n.inputs)
+        refusal = _expand_into(out, Node(n.name, n.op, inputs, n.outputs, n.attrs, n.origin), inner)
+        if refusal is not None:
+            return refusal
+    for old, new in list(renamed.items()):
+        renamed[old] = inner.get(new, new)
+    return None
+
+
+def _call_graph(out: Graph, node: Node) -> Graph:
+    """A graph that knows the node's types without holding it among the nodes of `out`."""
+    from opfuse.ir.ops import infer
+
+    scratch = Graph("call")
+    scratch.types = dict.fromkeys(())
+    for i in node.reads:
+        scratch.types[i] = out.types[i]
+    for value, type_ in zip(node.outputs, infer(node, out.types), strict=True):
+        scratch.types[value] = type_
+    return scratch
