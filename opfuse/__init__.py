@@ -14,16 +14,16 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "compile", "load"]
 
 if TYPE_CHECKING:
-    from opfuse.compile import compile
-    from opfuse.compile import load_model as load
+    from opfuse.pipeline import compile
+    from opfuse.pipeline import load_model as load
 
 
 def __getattr__(name: str) -> Any:
-    """Import the pipeline on first use: `import opfuse` alone loads nothing heavy."""
+    """Import the pipeline on first use: `import opfuse` alone loads nothing heavy (and works where LLVM is missing)."""
     if name == "compile":
-        from opfuse.compile import compile as found
+        from opfuse.pipeline import compile as found
     elif name == "load":
-        from opfuse.compile import load_model as found
+        from opfuse.pipeline import load_model as found
     else:
         raise AttributeError(f"module 'opfuse' has no attribute {name!r}")
     return found

@@ -169,6 +169,19 @@ class Graph:
             if value == old:
                 self.outputs[public] = new
 
+    def rename(self, old: str, new: str) -> None:
+        """Give the output of a node, or a constant, another name; ValueError where the new name is taken."""
+        self._claim(new)
+        self.redirect(old, new)
+        self.types[new] = self.types.pop(old)
+        if old in self.constants:
+            self.constants[new] = self.constants.pop(old)
+            return
+        node = self.nodes[self._producer.pop(old)]
+        outputs = tuple(new if o == old else o for o in node.outputs)
+        self.nodes[node.name] = Node(node.name, node.op, node.inputs, outputs, node.attrs, node.origin)
+        self._producer[new] = node.name
+
     def remove(self, node: Node) -> None:
         """Remove a node whose outputs nobody reads; ValueError otherwise."""
         for value in node.outputs:

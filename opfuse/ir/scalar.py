@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Union
 
+from opfuse.ir.dims import Dim
 from opfuse.ir.types import DType
 
 
@@ -54,6 +55,17 @@ class Leaf:
     """Base of leaves that other modules add (a tile program's tiles). They carry a `dtype`."""
 
     dtype: DType
+
+
+@dataclass(frozen=True)
+class Extent(Leaf):
+    """The value of a dimension: a count (of a mean) or an offset (of a concatenation) that may be known at run time only."""
+
+    dim: Dim
+    dtype: DType = DType.I64
+
+    def __str__(self) -> str:
+        return f"#({self.dim})" if self.dtype is DType.I64 else f"#({self.dim}):{self.dtype.value}"
 
 
 Scalar = Union[Const, Operand, Position, Apply, Leaf]
@@ -116,6 +128,11 @@ def const(value: float | int | bool, dtype: DType) -> Const:
     if dtype.is_float:
         return Const(float(value), dtype)
     return Const(bool(value) if dtype is DType.BOOL else int(value), dtype)
+
+
+def extent(dim: Dim, dtype: DType = DType.I64) -> Scalar:
+    """A dimension as a number of the given type: a constant where it is known."""
+    return const(dim, dtype) if isinstance(dim, int) else Extent(dim, dtype)
 
 
 def cast(x: Scalar, dtype: DType) -> Scalar:

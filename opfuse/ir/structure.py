@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from opfuse.ir.dims import Dim
 from opfuse.ir.index import Gathered, Index, axis
-from opfuse.ir.scalar import Const, Operand, Scalar, text, walk
+from opfuse.ir.scalar import Apply, Const, Operand, Scalar, text, walk
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class Structure:
 
     @property
     def is_contraction(self) -> bool:
-        """A sum of products of two reads: what a matrix unit can do."""
-        from opfuse.ir.scalar import Apply
-
+        """A sum of products of two reads, perhaps widened first: what a matrix unit can do."""
+        if self.combine != "sum" or len(self.reads) != 2:
+            return False
         match self.body:
-            case Apply("mul", (Operand(0), Operand(1)), _):
-                return self.combine == "sum" and len(self.reads) == 2
+            case Apply("mul", (a, b), _):
+                return _widened_operand(a) == 0 and _widened_operand(b) == 1
             case _:
                 return False
 
@@ -108,3 +108,14 @@ class Structure:
         over = f" {self.combine} over ({', '.join(map(str, self.reduce_axes))})" if self.reduce_axes else ""
         finish = f" then {text(self.finish)}" if self.finish is not None else ""
         return f"({', '.join(map(str, self.axes))}){over}: {text(self.body)}{finish} where {reads}"
+
+
+def _widened_operand(x: Scalar) -> int | None:
+    """k for Operand(k), or for a cast of it to a float type (half precision is summed in float32)."""
+    match x:
+        case Operand(k):
+            return k
+        case Apply("cast", (Operand(k),), dtype) if dtype.is_float:
+            return k
+        case _:
+            return None

@@ -36,7 +36,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Step:
-    """One printed function over tiles [0, tiles), claimed by threads `chunk` at a time; `barrier` after it."""
+    """One printed function over tiles [0, tiles), claimed by threads `chunk` at a time; `barrier` after it.
+
+    A step of one claim is `solo`: the calling thread runs it, so two solo steps in a row keep their order by themselves.
+    """
 
     function: str
     kernel: int  # number of the kernel that it belongs to
@@ -46,6 +49,10 @@ class Step:
     chunk: int
     scratch_bytes: int  # a thread
     barrier: bool
+
+    @property
+    def solo(self) -> bool:
+        return self.tiles <= self.chunk
 
 
 @dataclass(frozen=True)
@@ -78,16 +85,17 @@ class Port:
 
 @dataclass(frozen=True)
 class WeightPiece:
-    """One packed constant in the weights area."""
+    """One constant in the weights area, as it is or packed into panels; `packing` says how ("" where it is as it is)."""
 
     name: str
     offset: int
     bytes: int
+    packing: str = ""
 
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What is reported of a kernel; kept in the artefact."""
+    """What is reported of a kernel; kept in the artefact. `reads` and `writes` are names of the plan's values."""
 
     id: str
     name: str
@@ -99,6 +107,9 @@ class KernelInfo:
     scratch_bytes: int
     program_text: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    number: int = -1  # its place in the list of kernels that the plan was made from
     inputs: tuple[str, ...] = ()  # values that it reads, weights too (Region.inputs); neighbours are found from these
     outputs: tuple[str, ...] = ()  # values that it makes (Region.outputs)
 

@@ -50,7 +50,7 @@ def import_onnxruntime() -> Opened:
         options.log_severity_level = 3
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         values = dict(feeds)
-        return lambda: session.run(None, values)  # type: ignore[no-any-return]
+        return lambda: session.run(None, values)
 
     return str(ort.__version__), open_model
 

@@ -11,8 +11,8 @@ usual behaviour of rounding errors in sums, section 2.8):
     function      ulps(f) eps |y|           and  the largest change of f over the operands' intervals
 
 Operators are read through their structures (loops, index maps, scalar formula), composites through their expansions,
-so that a new operator needs nothing here. An infinite bound says that rounding alone may change the element as far as it
-likes (a comparison near a tie, a sum that may overflow): such an element is not judged.
+so that a new operator needs nothing here. An infinite bound says that rounding alone may change the element as far as
+it likes (a comparison near a tie, a sum that may overflow): such an element is not judged.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _analyse_node(graph: Graph, node: Node, values: Mapping[str, np.ndarray], st
     """Fills in `state` for the node's outputs."""
     operator, call = get(node.op), call_of(graph, node)
     operands = [state[i] if i is not None else None for i in node.inputs]
+    errors: list[np.ndarray | float]
     if node.op in _CONTRACTIONS:
         errors = [_contraction(graph, node, operands, _wide(values[node.output]))]
     elif operator.kind is Kind.COMPOSITE and operator.expand is not None:
@@ -150,7 +151,8 @@ def _composite(graph: Graph, node: Node, operands: list[Bounded | None]) -> list
 
 
 def _inner_values(inner: Graph, feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    return evaluate(inner, feeds, "f64", [v for n in inner.nodes.values() for v in n.outputs])
+    made = [v for n in inner.nodes.values() for v in n.outputs]
+    return dict(evaluate(inner, feeds, "f64", made))
 
 
 def _unstructured(operands: list[Bounded | None], value: np.ndarray, dtype: DType) -> np.ndarray | float:
@@ -162,7 +164,7 @@ def _unstructured(operands: list[Bounded | None], value: np.ndarray, dtype: DTyp
     longest = max((max(o.value.shape, default=1) for o in operands if o is not None), default=1)
     size = max((float(np.max(np.abs(o.value), initial=0.0, where=np.isfinite(o.value))) for o in operands
                 if o is not None and o.value.dtype.kind == "f"), default=0.0)  # fmt: skip
-    return np.abs(value) * 8 * unit(dtype) + C_SUM * np.sqrt(longest) * 2 * unit(dtype) * longest * size
+    return np.asarray(np.abs(value) * 8 * unit(dtype) + C_SUM * np.sqrt(longest) * 2 * unit(dtype) * longest * size)
 
 
 # ---- structured operators --------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Inputs to run a model on: random ones that its integer inputs allow, adversarial ones, and the user's own files.
 
-    random_feed(graph, seed=0)            # {"ids": token numbers below the embedding's rows, "mask": zeros and ones}
-    adversarial_feeds(graph)              # large, tiny, zero, -0.0, constant rows, NaN, infinity, extreme integers
-    folder_feeds(graph, Path("data"))     # every .npz is a feed; .npy files are named after the inputs
+    specs = input_specs(graph)            # name, dtype, shape, and which integers are allowed
+    random_feed(specs, seed=0)            # {"ids": token numbers below the embedding's rows, "mask": zeros and ones}
+    adversarial_feeds(specs)              # large, tiny, zero, -0.0, constant rows, NaN, infinity, extreme integers
+    folder_feeds(names, Path("data"))     # every .npz is a feed; .npy files are named after the inputs
 
 What an integer input may hold is read off the graph: the rows of the tensors that it indexes, the constants that it is
 compared with, whether it is only ever turned into a number (a mask). The graph's shapes must be numbers.
@@ -10,7 +11,7 @@ compared with, whether it is only ever turned into a number (a mask). The graph'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph, Node
-from opfuse.ir.types import DType, TensorType
+from opfuse.ir.types import DType
 
 Arrays = dict[str, np.ndarray]
 
@@ -132,63 +133,69 @@ def _offset(graph: Graph, node: Node, value: str) -> int | None:
     return number if node.op == "add" else -number
 
 
-def _limits(dtype: DType) -> tuple[int, int]:
+# ---- inputs, described -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class InputSpec:
+    """An input of a model whose shapes are numbers; `span` is what an integer input may hold."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    span: Span = _PLAIN
+    optional: bool = False  # the model holds a value of its own for it
+
+
+def input_specs(graph: Graph) -> tuple[InputSpec, ...]:
+    """ValueError where a shape is still symbolic."""
+    return tuple(
+        InputSpec(i, graph.types[i].dtype, graph.types[i].static_shape,
+                  _within_type(integer_span(graph, i), graph.types[i].dtype), i in graph.defaults)
+        for i in graph.inputs
+    )  # fmt: skip
+
+
+def _within_type(span: Span, dtype: DType) -> Span:
+    if not dtype.is_integer:
+        return span
     info = np.iinfo(dtype.numpy)
-    return int(info.min), int(info.max)
-
-
-def _allowed(graph: Graph, name: str) -> Span:
-    span, (least, most) = integer_span(graph, name), _limits(graph.types[name].dtype)
-    return Span(max(span.low, least), min(span.high, most), span.why)
+    return Span(max(span.low, int(info.min)), min(span.high, int(info.max)), span.why)
 
 
 # ---- random inputs ---------------------------------------------------------------------------------------------------
-def random_feed(graph: Graph, seed: int = 0) -> Arrays:
-    """Standard normal floats; integers within what the graph allows; booleans mostly true. One seed, one feed."""
-    out: Arrays = {}
-    for number, name in enumerate(graph.inputs):
-        generator = np.random.default_rng((seed, number))
-        out[name] = _random_array(graph, name, graph.types[name], generator)
-    return out
+def random_feed(specs: Sequence[InputSpec], seed: int = 0) -> Arrays:
+    """Standard normal floats; integers within their spans; masks and booleans mostly on. One seed, one feed.
+
+    Inputs that the model holds values for are left out.
+    """
+    return {
+        spec.name: _random_array(spec, np.random.default_rng((seed, number)))
+        for number, spec in enumerate(specs) if not spec.optional
+    }  # fmt: skip
 
 
-def _random_array(graph: Graph, name: str, type_: TensorType, generator: np.random.Generator) -> np.ndarray:
-    shape, dtype = type_.static_shape, type_.dtype
-    if dtype.is_float:
-        return np.asarray(generator.standard_normal(shape)).astype(dtype.numpy)
-    if dtype is DType.BOOL:
-        return np.asarray(generator.random(shape) < 0.8)
-    span = _allowed(graph, name)
-    if (span.low, span.high) == (0, 1):  # a mask: most of it on
-        return np.asarray(generator.random(shape) < 0.8).astype(dtype.numpy)
-    return np.asarray(generator.integers(span.low, span.high, shape, endpoint=True)).astype(dtype.numpy)
+def _random_array(spec: InputSpec, generator: np.random.Generator) -> np.ndarray:
+    if spec.dtype.is_float:
+        return np.asarray(generator.standard_normal(spec.shape)).astype(spec.dtype.numpy)
+    if spec.dtype is DType.BOOL or (spec.span.low, spec.span.high) == (0, 1):
+        return np.asarray(generator.random(spec.shape) < 0.8).astype(spec.dtype.numpy)
+    drawn = generator.integers(spec.span.low, spec.span.high, spec.shape, endpoint=True)
+    return np.asarray(drawn).astype(spec.dtype.numpy)
 
 
 # ---- adversarial inputs ----------------------------------------------------------------------------------------------
-def adversarial_feeds(graph: Graph) -> Iterator[Feed]:
+def adversarial_feeds(specs: Sequence[InputSpec]) -> Iterator[Feed]:
     """Feeds at the edges of what the inputs may hold. Those that change floats are left out where there are none."""
-    base = random_feed(graph, seed=1)
-    floats = [i for i in graph.inputs if graph.types[i].dtype.is_float]
-    if floats:
-        yield _changed("large", base, floats, lambda x: x * 1e3)
-        yield _changed("tiny", base, floats, lambda x: x * 1e-30)
-        yield _changed("zeros", base, floats, np.zeros_like)
-        yield _changed("negative-zeros", base, floats, lambda x: np.full_like(x, -0.0))
-        yield _changed("constant-rows", base, floats, _constant_rows)
-        yield _changed("nan", base, floats, lambda x: _planted(x, np.nan))
-        yield _changed("infinity", base, floats, lambda x: _planted(x, np.inf))
-    integers = [i for i in graph.inputs if not graph.types[i].dtype.is_float]
-    if integers:
-        for name, high in (("least-integers", False), ("greatest-integers", True)):
-            arrays = dict(base)
-            for i in integers:
-                arrays[i] = np.full_like(base[i], _edge(graph, i, high))
+    base = random_feed(specs, seed=1)
+    floats = {s.name for s in specs if s.dtype.is_float and s.name in base}
+    for name, change in _CHANGES.items():
+        if floats:
+            arrays = {k: np.asarray(change(v)).astype(v.dtype) if k in floats else v for k, v in base.items()}
             yield Feed(name, arrays)
-
-
-def _changed(name: str, base: Arrays, floats: list[str], change: object) -> Feed:
-    assert callable(change)
-    return Feed(name, {k: np.asarray(change(v)).astype(v.dtype) if k in floats else v for k, v in base.items()})
+    integers = [s for s in specs if not s.dtype.is_float and s.name in base]
+    if integers:
+        for name, high in (("least integers", False), ("greatest integers", True)):
+            edges = {s.name: np.full_like(base[s.name], s.span.high if high else s.span.low) for s in integers}
+            yield Feed(name, base | edges)
 
 
 def _constant_rows(x: np.ndarray) -> np.ndarray:
@@ -197,33 +204,37 @@ def _constant_rows(x: np.ndarray) -> np.ndarray:
 
 
 def _planted(x: np.ndarray, value: float) -> np.ndarray:
-    """One element (at about a third of the array) is replaced, so that what must not be touched can be seen too."""
+    """One element, a third of the way in, is replaced, so that what must not be touched can be seen too."""
     out = x.copy()
     if out.size:
         out.reshape(-1)[out.size // 3] = value
     return out
 
 
-def _edge(graph: Graph, name: str, high: bool) -> int | bool:
-    if graph.types[name].dtype is DType.BOOL:
-        return high
-    span = _allowed(graph, name)
-    return span.high if high else span.low
+_CHANGES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "large": lambda x: x * 1e3,
+    "tiny": lambda x: x * 1e-30,
+    "zeros": np.zeros_like,
+    "negative zeros": lambda x: np.full_like(x, -0.0),
+    "constant rows": _constant_rows,
+    "NaN": lambda x: _planted(x, np.nan),
+    "infinity": lambda x: _planted(x, np.inf),
+}
 
 
 # ---- the user's own inputs -------------------------------------------------------------------------------------------
-def folder_feeds(graph: Graph, folder: Path) -> list[Feed]:
+def folder_feeds(names: Sequence[str], folder: Path, optional: Collection[str] = ()) -> list[Feed]:
     """Every .npz of the folder as a feed; .npy files named after the inputs as one feed; for a model with one input
-    every .npy as a feed. OptionError names the file where something is missing or cannot be read.
+    every .npy as a feed. Inputs in `optional` may be missing. OptionError names the file where something is wrong.
     """
     if not folder.is_dir():
         raise OptionError(str(folder), "it is not a folder")
-    feeds = [Feed(path.name, load_npz(graph, path)) for path in sorted(folder.glob("*.npz"))]
+    feeds = [Feed(path.name, load_npz(names, path, optional)) for path in sorted(folder.glob("*.npz"))]
     arrays = {path.stem: path for path in sorted(folder.glob("*.npy"))}
-    needed = [i for i in graph.inputs if i not in graph.defaults]
+    needed = [i for i in names if i not in optional]
     if arrays and all(file_stem(i) in arrays for i in needed):
-        names = [i for i in graph.inputs if file_stem(i) in arrays]
-        feeds.append(Feed(f"{folder.name}/*.npy", {i: load_npy(arrays[file_stem(i)]) for i in names}))
+        present = [i for i in names if file_stem(i) in arrays]
+        feeds.append(Feed(f"{folder.name}/*.npy", {i: load_npy(arrays[file_stem(i)]) for i in present}))
     elif arrays and len(needed) == 1:
         feeds += [Feed(path.name, {needed[0]: load_npy(path)}) for path in arrays.values()]
     elif arrays:
@@ -253,7 +264,7 @@ def load_npy(path: Path) -> np.ndarray:
     return loaded
 
 
-def load_npz(graph: Graph, path: Path) -> Arrays:
+def load_npz(names: Sequence[str], path: Path, optional: Collection[str] = ()) -> Arrays:
     """A feed from an archive; OptionError names inputs that it lacks and arrays that the model does not take."""
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -266,10 +277,10 @@ def load_npz(graph: Graph, path: Path) -> Arrays:
         raise
     except Exception as error:  # zipfile and NumPy raise half a dozen kinds for broken archives
         raise OptionError(str(path), f"it is not a readable .npz file: {error}") from None
-    missing = [i for i in graph.inputs if i not in arrays and i not in graph.defaults]
-    unknown = [name for name in arrays if name not in graph.inputs]
+    missing = [i for i in names if i not in arrays and i not in optional]
+    unknown = [name for name in arrays if name not in names]
     if missing or unknown:
         said = [f"it lacks {', '.join(missing)}"] if missing else []
         said += [f"it holds {', '.join(unknown)}, which the model does not take"] if unknown else []
-        raise OptionError(str(path), " and ".join(said), f"the model's inputs are {', '.join(graph.inputs)}")
+        raise OptionError(str(path), " and ".join(said), f"the model's inputs are {', '.join(names)}")
     return arrays

@@ -96,11 +96,13 @@ def names_in(names: Sequence[str], width: int) -> str:
     return shorten(names[0], max(4, width - len(rest))) + rest
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (),
-          wrap: Sequence[str] = ()) -> Table:  # fmt: skip
+def title(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
     """A table without frames. Columns in `right` are right-aligned; only those in `wrap` may take several lines."""
-    out = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_edge=False,
-                pad_edge=False, header_style="dim")  # fmt: skip
+    out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in columns:
         wraps = name in wrap
         out.add_column(name, justify="right" if name in right else "left", no_wrap=not wraps,

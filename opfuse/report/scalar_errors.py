@@ -2,8 +2,8 @@
 
     apply_with_errors(exp, [Bounded(x, e)])   ->   Bounded(exp(x), |exp(x + e) - exp(x)| + ulps * eps * exp(x))
 
-Every function but a few is monotone in each operand over a small interval, so that its largest change stands at a corner
-of the operands' intervals. Comparisons, selections, roundings to integers and remainders jump: where an interval holds
+Every function but a few is monotone in each operand over a small interval, so its largest change stands at a corner of
+the operands' intervals. Comparisons, selections, roundings to integers and remainders jump: where an interval holds
 the jump, the error is the size of the jump.
 """
 
@@ -24,8 +24,8 @@ _UNIT = {DType.F64: 2.0**-53, DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF
 _LARGEST = {DType.F64: 1.7976931348623157e308, DType.F32: 3.4028234663852886e38, DType.F16: 65504.0,
             DType.BF16: 3.3895313892515355e38}  # fmt: skip
 
-# Largest rounding of one function in units of the last place (of the result; for those in `_ABSOLUTE` of 1 where the result
-# is smaller). Arithmetic rounds once; the vector functions state bounds of at most this size.
+# Largest rounding of one function in units of the last place (of the result; for those in `_ABSOLUTE` of 1 where the
+# result is smaller). Arithmetic rounds once; the vector functions state bounds of at most this size.
 _ULPS: Mapping[str, float] = {
     "add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "fmod": 2, "mod": 2, "floordiv": 1, "rsqrt": 3, "exp": 4,
     "log": 4, "erf": 4, "tanh": 4, "sigmoid": 4, "sin": 4, "cos": 4, "pow": 16, "cast": 1,
@@ -95,9 +95,9 @@ def _passed_on(
     if node.function in ("lt", "le", "gt", "ge", "eq", "ne"):
         a, b = operands
         near = np.abs(_number(a.value) - _number(b.value)) <= np.asarray(a.error) + np.asarray(b.error)
-        return np.where(near & ((np.asarray(a.error) + np.asarray(b.error)) > 0), 1.0, 0.0)
+        return np.asarray(near & ((np.asarray(a.error) + np.asarray(b.error)) > 0), np.float64)
     if node.function in ("and", "or", "xor", "not"):
-        return np.max(np.stack(np.broadcast_arrays(*(np.asarray(o.error, np.float64) for o in operands))), axis=0)
+        return np.asarray(np.max(np.broadcast_arrays(*(np.asarray(o.error, np.float64) for o in operands)), axis=0))
     if node.function in ("sin", "cos"):
         return np.minimum(np.asarray(operands[0].error), 2.0)
     worst: np.ndarray | float = 0.0

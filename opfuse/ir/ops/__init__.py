@@ -22,10 +22,10 @@ __all__ = ["Call", "Kind", "Operator", "OperatorError", "Sample", "call_of", "ge
 @cache
 def operators() -> Mapping[str, Operator]:
     """Every operator by name. ValueError where two families define one name."""
-    from opfuse.ir.ops import contraction, elementwise, indexing, movement, normalisation, reduction, window
+    from opfuse.ir.ops import activation, contraction, elementwise, indexing, movement, normalisation, reduction, window
 
     table: dict[str, Operator] = {}
-    for family in (elementwise, reduction, contraction, window, movement, indexing, normalisation):
+    for family in (elementwise, activation, reduction, contraction, window, movement, indexing, normalisation):
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")
@@ -58,6 +58,8 @@ def call_of(graph: Graph, node: Node) -> Call:
 
 
 def structure_of(graph: Graph, node: Node) -> Structure | None:
-    """The node's loops; None for composites and host operators."""
-    build = get(node.op).structure
-    return build(call_of(graph, node)) if build is not None else None
+    """The node's loops; None where it has none of its own: composites, calls that need expansion, host operators."""
+    operator, call = get(node.op), call_of(graph, node)
+    if operator.structure is None or operator.expands(call):
+        return None
+    return operator.structure(call)

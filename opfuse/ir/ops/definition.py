@@ -97,10 +97,20 @@ class Operator:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # name -> default or REQUIRED
     structure: Callable[[Call], Structure] | None = None
     expand: Callable[[Graph, Call, tuple[str | None, ...]], tuple[str, ...]] | None = None
+    needs_expansion: Callable[[Call], bool] | None = None  # where both stand: this call is `expand`ed, it has no structure
     flops: Callable[[Call], Dim] | None = None  # None: one for each output element and scalar function
     outputs: int | Callable[[Attributes], int] = 1
     random: bool = False  # two calls differ: never merged, never folded
     samples: tuple[Sample, ...] = ()
+
+    def expands(self, call: Call) -> bool:
+        """This call stands for several loop nests: it must go through `expand`, and `structure` may not be asked.
+
+        True for every composite; for an operator with both (`conv` with a bias, `pad` by reflection) as `needs_expansion` says.
+        """
+        if self.expand is None:
+            return False
+        return self.structure is None or (self.needs_expansion is not None and self.needs_expansion(call))
 
     def output_count(self, attrs: Attributes) -> int:
         return self.outputs if isinstance(self.outputs, int) else self.outputs(self.complete(attrs))

@@ -1,1 +1,45 @@
-"""The rewrite rules, a file a family."""
+"""The lists of rules, in the order in which they run.
+
+    for one in PASSES:
+        print(one.name, [r.name for r in one.rules])
+
+Every pass cleans up after itself: the simplifications stand in each of them, so that a later rule sees canonical forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from opfuse.rewrite.rule import Rule
+from opfuse.rewrite.rules import (
+    activation,
+    arithmetic,
+    broadcasting,
+    constants,
+    embedding,
+    layout,
+    linear,
+    movement,
+    normalisation,
+    padding,
+    transposes,
+)
+
+
+@dataclass(frozen=True)
+class Pass:
+    name: str
+    rules: tuple[Rule, ...]
+
+
+SIMPLIFY = (*constants.RULES, *movement.RULES, *arithmetic.RULES, *broadcasting.RULES)
+CANONICAL = (*activation.RULES, *normalisation.RULES, *embedding.RULES)
+LINEAR = (*linear.RULES, *padding.RULES)
+LAYOUT = (*layout.RULES, *transposes.RULES)
+
+PASSES = (
+    Pass("simplify", SIMPLIFY),
+    Pass("canonical", (*SIMPLIFY, *CANONICAL)),
+    Pass("linear", (*SIMPLIFY, *LINEAR)),
+    Pass("layout", (*SIMPLIFY, *LAYOUT)),
+)
