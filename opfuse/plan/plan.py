@@ -1,7 +1,7 @@
 """The plan: what runs in which order on which bytes. Plain data, serialisable, everything that the runtime needs.
 
-A step runs one printed phase of a kernel on places; steps between two barriers form an epoch and run side by side on the
-threads. `Native` segments hold steps; `Host` segments call Python between them.
+A step runs one printed phase of a kernel on places; steps between two barriers form an epoch and run side by side on
+the threads. `Native` segments hold steps; `Host` segments call Python between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Area = Literal["arena", "weights", "input", "output", "host"]
 
 @dataclass(frozen=True)
 class Place:
-    """Bytes: an offset into the arena or the weights, or the number of a model input / output / host buffer (offset into it)."""
+    """Bytes: an offset into the arena or the weights, or into the model input / output / host buffer of a number."""
 
     area: Area
     offset: int
@@ -38,7 +38,7 @@ class Value:
 class Step:
     """One printed function over tiles [0, tiles), claimed by threads `chunk` at a time; `barrier` after it.
 
-    A step of one claim is `solo`: the calling thread runs it, so two solo steps in a row keep their order by themselves.
+    A step of one claim is `solo`: the calling thread runs it, so two of them in a row keep their order by themselves.
     """
 
     function: str
@@ -85,7 +85,7 @@ class Port:
 
 @dataclass(frozen=True)
 class WeightPiece:
-    """One constant in the weights area, as it is or packed into panels; `packing` says how ("" where it is as it is)."""
+    """One constant in the weights area; `packing` says how it was packed, "" where it is as the model has it."""
 
     name: str
     offset: int
@@ -95,7 +95,7 @@ class WeightPiece:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What is reported of a kernel; kept in the artefact. `reads` and `writes` are names of the plan's values."""
+    """What is reported of a kernel; kept in the artefact."""
 
     id: str
     name: str
@@ -107,11 +107,7 @@ class KernelInfo:
     scratch_bytes: int
     program_text: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
-    reads: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
     number: int = -1  # its place in the list of kernels that the plan was made from
-    inputs: tuple[str, ...] = ()  # values that it reads, weights too (Region.inputs); neighbours are found from these
-    outputs: tuple[str, ...] = ()  # values that it makes (Region.outputs)
 
 
 @dataclass(frozen=True)
@@ -128,4 +124,4 @@ class Plan:
     threads: int
     bytes_moved: dict[str, int] = field(default_factory=dict)  # fused, unfused
     peak_memory: dict[str, int] = field(default_factory=dict)  # fused, unfused
-    facts: dict[str, Any] = field(default_factory=dict)  # "model": name, "operators": how many before rewriting, "target", ...
+    facts: dict[str, Any] = field(default_factory=dict)  # "model": its name, "operators" before rewriting, "target"
