@@ -36,7 +36,7 @@ LAMBDA = 4
 
 
 def normal(rng: np.random.Generator, b: Buffer, shape: tuple[int, ...]) -> Array:
-    """Standard normal values, weights divided by the root of their fan-in; integers over a small range; random bools."""
+    """Standard normal values, weights divided by the root of their fan-in; small integers; random bools."""
     if b.dtype is DType.BOOL:
         return rng.random(shape) < 0.5
     if b.dtype.is_integer:
@@ -89,7 +89,9 @@ class Case:
         found = []
         for b in self.program.buffers:
             if b.role == "out":
-                found += [f"{self.name}: {b.name} {fault}" for fault in self.differs(b, got[b.name], want[b.name], extra)]
+                found += [
+                    f"{self.name}: {b.name} {fault}" for fault in self.differs(b, got[b.name], want[b.name], extra)
+                ]
         return found
 
     def differs(self, b: Buffer, got: Array, want: Array, extra: float) -> list[str]:
@@ -113,7 +115,9 @@ class Case:
     def tolerance(self) -> float:
         """Error allowed, relative to the largest element of the output."""
         total = sum(_error(s, ()) for phase in self.program.flat_phases() for s in phase.body)
-        stored = max((ROUNDOFF[b.dtype] for b in self.program.buffers if b.role == "out" and b.dtype.is_float), default=0.0)
+        stored = max(
+            (ROUNDOFF[b.dtype] for b in self.program.buffers if b.role == "out" and b.dtype.is_float), default=0.0
+        )
         return total + stored
 
 

@@ -1,10 +1,10 @@
 """A short notation for writing tile programs by hand in tests.
 
-    k = Kernel("linear", grid=(m, n))
-    with k.loop(kk, (0.0, (m, n))) as (acc,):
-        k.next(k.dot(acc, k.load(A, m, kk), k.load(W, kk, n), kk))
-    k.store(relu(acc), Y, m, n)
-    program = k.program()
+k = Kernel("linear", grid=(m, n))
+with k.loop(kk, (0.0, (m, n))) as (acc,):
+    k.next(k.dot(acc, k.load(A, m, kk), k.load(W, kk, n), kk))
+k.store(relu(acc), Y, m, n)
+program = k.program()
 """
 
 from __future__ import annotations
@@ -175,8 +175,13 @@ class Kernel:
         return made
 
     @contextmanager
-    def loop(self, a: Axis, *carries: tuple[Value, tuple[Axis, ...]] | Tile, start: Where | None = None,
-             stop: Where | None = None) -> Iterator[tuple[Tile, ...]]:  # fmt: skip
+    def loop(
+        self,
+        a: Axis,
+        *carries: tuple[Value, tuple[Axis, ...]] | Tile,
+        start: Where | None = None,
+        stop: Where | None = None,
+    ) -> Iterator[tuple[Tile, ...]]:
         """Carries are (initial value, axes), or a tile to start from. `next` gives the values of the next round."""
         given = [(c, c.axes) if isinstance(c, Tile) else c for c in carries]
         inits = [const(v, F32) if isinstance(v, (float, int)) else v for v, _ in given]
@@ -221,6 +226,27 @@ def _in_order(i: Index) -> list[str]:
 
 
 __all__ = [
-    "F32", "I64", "NEG_INF", "Apply", "Axis", "Const", "Kernel", "Position", "add", "axes", "buffer", "exp", "finite_or_zero", "fn",
-    "gelu", "index", "kernel", "mul", "out", "relu", "select", "sub", "weight",
-]  # fmt: skip
+    "F32",
+    "I64",
+    "NEG_INF",
+    "Apply",
+    "Axis",
+    "Const",
+    "Kernel",
+    "Position",
+    "add",
+    "axes",
+    "buffer",
+    "exp",
+    "finite_or_zero",
+    "fn",
+    "gelu",
+    "index",
+    "kernel",
+    "mul",
+    "out",
+    "relu",
+    "select",
+    "sub",
+    "weight",
+]
