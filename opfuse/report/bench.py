@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from opfuse.report.processes import Contender, ContenderFailed, Process
+from opfuse.report.render import seconds as time_text
+from opfuse.report.render import size
 
 BLOCK_SECONDS = 0.5
 WARM_SECONDS = 0.05  # untimed calls at the start of a block
@@ -220,28 +222,15 @@ def as_text(report: BenchReport) -> str:
             continue
         c = report.comparison(t.name)
         rows.append((
-            f"{t.name} {t.version}", duration(t.median_s), f"{duration(t.low_s)} .. {duration(t.high_s)}",
-            f"{c.ratio:.2f}x ({c.low:.2f} .. {c.high:.2f})" if c else "-", duration(t.compile_s), size(t.memory_bytes),
+            f"{t.name} {t.version}", time_text(t.median_s), f"{time_text(t.low_s)} .. {time_text(t.high_s)}",
+            f"{c.ratio:.2f}x ({c.low:.2f} .. {c.high:.2f})" if c else "-",
+            time_text(t.compile_s), size(t.memory_bytes or 0),
             "reference" if t.name == report.reference else f"{t.difference:.1e}" if t.difference is not None else "-",
         ))  # fmt: skip
     widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows]
     failed = [f"{t.name}: not measured: {t.error}" for t in report.timings if t.error]
     return "\n".join([head, *lines, *failed])
-
-
-def duration(seconds: float | None) -> str:
-    """1.23 s, 4.56 ms, 7.89 us."""
-    if seconds is None:
-        return "-"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
-
-
-def size(count: int | None) -> str:
-    return "-" if count is None else f"{count / (1 << 20):.1f} MiB"
 
 
 __all__ = ["BenchReport", "Comparison", "Contender", "ContenderFailed", "Timing", "bench"]
