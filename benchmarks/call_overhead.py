@@ -49,7 +49,7 @@ def main() -> int:
         np.testing.assert_array_equal(exe(x=x)["y"], np.maximum(x, 0))
         for name, call in (("exe(x=x)", lambda exe=exe: exe(x=x)), ("exe.run([x])", lambda exe=exe: exe.run([x]))):
             least, median = microseconds(call)
-            print(f"{name:<13} {threads} thread{'s' if threads > 1 else ' '}  least {least:5.1f} us, median {median:5.1f} us")
+            print(f"{name:<13} {threads} thread(s)  least {least:5.1f} us, median {median:5.1f} us")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "relu.onnx"
         onnx.save(model, str(path))

@@ -11,7 +11,6 @@ Needs the [bench] extra. Every pair is measured in one run: see `opfuse.report.b
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import subprocess
@@ -116,7 +115,7 @@ def show(reports: Sequence[BenchReport], names: Sequence[str], threads: Sequence
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join(m.name for m in MODELS)}; default all")
+    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"default all: {', '.join(m.name for m in MODELS)}")
     parser.add_argument("--threads", default="1,2", help="numbers of threads, default 1,2")
     parser.add_argument("--against", default="onnxruntime,openvino")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each contender, default 4")
@@ -138,10 +137,10 @@ def main() -> int:
             continue
         feeds = feeds_of(model, path)
         for count in threads:
-            with errors.status("") as status:
-                prefix = f"{model.name}, {count} threads: "
-                reports.append(bench(path, feeds, ("opfuse", *against), threads=count, seconds=options.seconds,
-                                     progress=lambda what, prefix=prefix, status=status: status.update(prefix + what)))  # fmt: skip
+            with errors.status(f"{model.name}, {count} threads") as status:
+                report = bench(path, feeds, ("opfuse", *against), threads=count, seconds=options.seconds,
+                               progress=status.update)  # fmt: skip
+            reports.append(report)
             names.append(model.name)
     console.print(show(reports, names, threads, against))
     if options.json:
