@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from opfuse.ir.ops.definition import Call, Kind, Operator, OperatorError, Sample
 
 if TYPE_CHECKING:
+    from opfuse.ir.dims import Dim
     from opfuse.ir.graph import Graph, Node
     from opfuse.ir.structure import Structure
     from opfuse.ir.types import TensorType
 
-__all__ = ["Call", "Kind", "Operator", "OperatorError", "Sample", "call_of", "get", "infer", "operators", "structure_of"]
+__all__ = ["Call", "Kind", "Operator", "OperatorError", "Sample", "call_of", "flops_of", "get", "infer", "operators", "structure_of"]
 
 
 @cache
@@ -63,3 +64,14 @@ def structure_of(graph: Graph, node: Node) -> Structure | None:
     if operator.structure is None or operator.expands(call):
         return None
     return operator.structure(call)
+
+
+def flops_of(graph: Graph, node: Node) -> Dim:
+    """Arithmetic operations of a node, a multiply-add counted as two; movement, casts and gathers count 0.
+
+    From the row's own count, else from the structure (each scalar function and each combination is one), else the sum over
+    the expansion.
+    """
+    from opfuse.ir.ops.count import count_flops
+
+    return count_flops(get(node.op), call_of(graph, node))
