@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph, Node
-from opfuse.ir.ops import call_of, get
+from opfuse.ir.ops import call_of, get, infer
 
 
 def expand_composites(graph: Graph) -> Graph | Refusal:
@@ -35,10 +35,9 @@ def _expand_into(out: Graph, node: Node, renamed: dict[str, str]) -> Refusal | N
     operator = get(node.op)
     scratch = _call_graph(out, node)
     call = call_of(scratch, node)
-    expands = operator.expand is not None and (operator.structure is None or operator.needs_expansion(call))
-    if not expands:
+    if not operator.expands(call):
         if operator.structure is None:
-            return Refusal("no-structure", f"{node.op} has no loop structure: only the host can run it", {"op": node.op})
+            return Refusal("no-structure", f"{node.op} has no loops of its own: only the host can run it", {"op": node.op})
         out.insert(node)
         return None
     assert operator.expand is not None
@@ -55,8 +54,7 @@ def _expand_into(out: Graph, node: Node, renamed: dict[str, str]) -> Refusal | N
 
 
 def _expandable(graph: Graph, node: Node) -> bool:
-    operator = get(node.op)
-    return operator.expand is not None and (operator.structure is None or operator.needs_expansion(call_of(graph, node)))
+    return get(node.op).expands(call_of(graph, node))
 
 
 def _expand_again(out: Graph, fresh: list[Node], renamed: dict[str, str]) -> Refusal | None:
@@ -76,10 +74,7 @@ def _expand_again(out: Graph, fresh: list[Node], renamed: dict[str, str]) -> Ref
 
 def _call_graph(out: Graph, node: Node) -> Graph:
     """A graph that knows the node's types without holding it among the nodes of `out`."""
-    from opfuse.ir.ops import infer
-
     scratch = Graph("call")
-    scratch.types = dict.fromkeys(())
     for i in node.reads:
         scratch.types[i] = out.types[i]
     for value, type_ in zip(node.outputs, infer(node, out.types), strict=True):

@@ -22,7 +22,8 @@ from opfuse.ir.graph import Graph, Node, user_names
 from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder, axis, simplify
 from opfuse.ir.ops import structure_of
 from opfuse.ir.scalar import Const, Operand, Position, Scalar, apply, cast, const, substitute, walk
-from opfuse.ir.structure import Access, Axis, Structure
+from opfuse.ir.scalar import extent as extent_scalar
+from opfuse.ir.structure import Axis, Structure
 from opfuse.ir.types import DType
 from opfuse.tile.axes import merge_axes, order_axes
 from opfuse.tile.expand import expand_composites
@@ -66,7 +67,8 @@ def lower(region: Graph, name: str) -> LoweredRegion | Refusal:
     origin = user_names(region.nodes.values())
     program = Program(name, tuple(walk_.buffers.values()), (walk_.phase(),), origin)
     program = order_axes(merge_axes(program))
-    return LoweredRegion(program, {b.name: value for value, b in walk_.buffers.items()})
+    made = {graph.outputs[public]: value for public, value in region.outputs.items()}
+    return LoweredRegion(program, {b.name: made.get(value, value) for value, b in walk_.buffers.items()})
 
 
 @dataclass
@@ -252,10 +254,10 @@ class _Walk:
         else:
             structure = structure_of(self.graph, node)
             assert structure is not None
-            if pad is not None and not structure.is_movement:
-                raise Refused("padded-interior", f"{node.op} is read through a window with padding: it must be stored first",
-                              node=node.name)  # fmt: skip
-            result = self.produce(node, structure, index, pad)
+            if pad is not None and not self.keeps_bounds(structure):
+                result = self.guarded(node, structure, index, pad)
+            else:
+                result = self.produce(node, structure, index, pad)
         names = names | (frozenset(a.name for a in result.axes) if isinstance(result, Tile) else frozenset())
         self.scope_for(names).memo[key] = result
         return result
@@ -285,12 +287,9 @@ class _Walk:
     def produce(self, node: Node, s: Structure, index: tuple[Index, ...], pad: Const | None) -> Scalar:
         here = {a.name: i for a, i in zip(s.axes, index, strict=True)}
         if s.is_movement:
-            read = s.reads[0]
-            operand = node.inputs[read.operand]
+            operand = node.inputs[s.reads[0].operand]
             assert operand is not None
-            if pad is not None and not self.keeps_bounds(s, read):
-                raise Refused("padded-movement", f"{node.op} is read through a window with padding", node=node.name)
-            return self.at(operand, tuple(i.substitute(here) for i in read.index), pad)
+            return self.at(operand, tuple(i.substitute(here) for i in s.reads[0].index), pad)
         if s.is_contraction:
             return self.finish(s, here, self.contraction(node, s, here))
         if s.reduce_axes:
@@ -300,12 +299,44 @@ class _Walk:
             return body
         return self.map("v", body)
 
+    def guarded(self, node: Node, s: Structure, index: tuple[Index, ...], pad: Const) -> Scalar:
+        """A value of the region read through a window: inside its bounds what it is, outside the pad value.
+
+        Its own operands are read with a pad too (any number will do), so that no load leaves its buffer.
+        """
+        if s.reduce_axes or any(r.gathers for r in s.reads):
+            raise Refused("padded-interior", f"{node.op} is read through a window with padding: it must be stored first",
+                          node=node.name)  # fmt: skip
+        here = {a.name: i for a, i in zip(s.axes, index, strict=True)}
+        leaves: dict[int, Scalar] = {}
+        for k in sorted({x.index for x in walk(s.body) if isinstance(x, Operand)}):
+            read = s.reads[k]
+            operand = node.inputs[read.operand]
+            assert operand is not None
+            safe = read.pad or const(0, self.graph.types[operand].dtype)
+            leaves[k] = self.at(operand, tuple(i.substitute(here) for i in read.index), safe)
+        inside: Scalar | None = None
+        for i, extent in zip(index, self.graph.types[node.output].shape, strict=True):
+            for bound in self.bounds(i, extent):
+                inside = bound if inside is None else apply("and", inside, bound)
+        value = self.fill(s.body, leaves, here)
+        return value if inside is None else self.map("v", apply("select", inside, value, pad))
+
+    def bounds(self, i: Index, extent: Dim) -> list[Scalar]:
+        """Conditions under which an index stays inside a dimension; none where it is a whole axis of that extent."""
+        if self.index_extent(i) == extent or (not i.terms and isinstance(i.const, int) and i.const == 0):
+            return []
+        place = index_scalar(i, self.extents)
+        return [apply("ge", place, const(0, DType.I64)), apply("lt", place, extent_scalar(extent))]
+
     @staticmethod
-    def keeps_bounds(s: Structure, read: Access) -> bool:
+    def keeps_bounds(s: Structure) -> bool:
         """A permutation of axes: outside of the output is outside of the input, dimension by dimension."""
-        return all(len(i.terms) == 1 and i.const == 0 and i.terms[0][1] == 1 and i.affine for i in read.index) and len(
-            {n for i in read.index for n in i.axes}
-        ) == len(s.axes)
+        return (
+            s.is_movement
+            and all(len(i.terms) == 1 and i.const == 0 and i.terms[0][1] == 1 and i.affine for i in s.reads[0].index)
+            and len({n for i in s.reads[0].index for n in i.axes}) == len(s.axes)
+        )
 
     def body(self, node: Node, s: Structure, here: Mapping[str, Index]) -> Scalar:
         """The scalar formula of a structure with its reads and positions filled in."""
@@ -478,7 +509,10 @@ class _Walk:
 
     def dot_axis(self, s: Structure, here: Mapping[str, Index], kept: list[Axis]) -> Axis | None:
         """The axis of a matrix product: summed, plain in both operands, with columns of its own on the second."""
-        first, second = (frozenset(n for i in r.index for m in i.axes for n in self.program_axes(m, here)) for r in s.reads)
+        summed = {a.name for a in kept}
+        first, second = (
+            frozenset(n for i in r.index for m in i.axes - summed for n in self.program_axes(m, here)) for r in s.reads
+        )
         if not second - first or not s.body.dtype.is_float:
             return None
         for a in reversed(kept):
