@@ -1,0 +1,296 @@
+"""ONNX -> Graph: walk the nodes in order, import each, cut the shape arithmetic out.
+
+    graph = load("model.onnx")                          # dimensions that are not numbers stay symbols
+    graph = load("model.onnx", {"x": (1, 3, 32, 32)})   # shapes of inputs given
+
+All that cannot be imported is reported in one `UnsupportedOperators`; a broken model is one `ModelError`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from onnx import ModelProto, NodeProto, defs
+
+from opfuse.errors import InputError, ModelError, UnsupportedOperator, UnsupportedOperators
+from opfuse.frontends.onnx import imports
+from opfuse.frontends.onnx.call import Call, EqualDims, InvalidNode, Unsupported
+from opfuse.frontends.onnx.imports.definition import Import
+from opfuse.frontends.onnx.model_file import EXPORT_AGAIN, SourceModel, node_name, read, subgraphs
+from opfuse.frontends.onnx.shapes import Contents
+from opfuse.frontends.onnx.types import (
+    ElementTypeError,
+    SymbolNames,
+    TensorDataError,
+    onnx_name,
+    sparse_array,
+    tensor_array,
+)
+from opfuse.ir.dims import Dim, SymbolicDim, bind, dims_text
+from opfuse.ir.graph import Graph
+from opfuse.ir.types import TensorType
+
+_CONTROL_FLOW = ("If", "Loop", "Scan")
+GIVE_SHAPES = "give the shapes of the inputs"
+
+
+def load(model: str | os.PathLike[str] | bytes | ModelProto,
+         shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:  # fmt: skip
+    """The model as a graph. `shapes` fixes the shapes of inputs; dimensions that are not fixed stay symbols.
+
+    Initialisers that are inputs too become inputs with a default, unless a shape in the model depends on their numbers:
+    those are constants. Raises ModelError, UnsupportedOperators, or InputError for `shapes` that do not fit.
+    """
+    source = read(model)
+    missing = list(_without_import(source))
+    inputs = _input_types(source, missing)
+    initialisers = _initialisers(source)
+    equal = _fixed_symbols(inputs, shapes or {})
+    while True:
+        try:
+            return _Walk(source, _substituted(inputs, equal), initialisers, missing).run()
+        except EqualDims as found:  # each turn removes one symbol
+            equal = {name: _substitute(d, {found.symbol: found.value}) for name, d in equal.items()}
+            equal[found.symbol] = found.value
+
+
+# ---- what stands around the nodes ----------------------------------------------------------------------------------
+def _input_types(source: SourceModel, missing: list[UnsupportedOperator]) -> dict[str, TensorType]:
+    """Types of the graph's inputs, in order; those that the IR does not have are added to `missing`."""
+    graph = source.proto.graph
+    names, types = SymbolNames([*graph.input, *graph.output]), {}
+    for value in graph.input:
+        if value.name in types:
+            raise ModelError(source.name, f"it has two inputs of the name {value.name!r}", EXPORT_AGAIN, code="duplicate-value")
+        try:
+            types[value.name] = names.tensor_type(value)
+        except ElementTypeError as error:
+            missing.append(UnsupportedOperator(f"input {value.name!r}", value.type.WhichOneof("value") or "unknown", str(error)))
+        except ValueError as error:
+            raise ModelError(source.name, f"its input {value.name!r} cannot be used: {error}",
+                             "export the model with the ranks of its inputs", code="no-rank") from error  # fmt: skip
+    return types
+
+
+def _initialisers(source: SourceModel) -> dict[str, np.ndarray]:
+    """The model's tensors that some node or output needs."""
+    graph, out = source.proto.graph, dict[str, np.ndarray]()
+    needed = {i for n in source.nodes for i in _reads(n)} | {v.name for v in (*graph.output, *graph.input)}
+    dense = [(t.name, t, tensor_array) for t in graph.initializer]
+    sparse = [(s.values.name, s, sparse_array) for s in graph.sparse_initializer]
+    for name, tensor, decode in [*dense, *sparse]:
+        if name in out:
+            raise ModelError(source.name, f"it has two initialisers of the name {name!r}", EXPORT_AGAIN, code="duplicate-value")
+        if name not in needed:
+            continue
+        try:
+            out[name] = decode(tensor, source.folder)  # type: ignore[operator]
+        except TensorDataError as error:
+            way_out = "load the model by its path" if error.code == "no-folder" else (
+                "put the file with the weights beside the model" if "external" in error.code else EXPORT_AGAIN)  # fmt: skip
+            raise ModelError(source.name, f"initialiser {name!r}: {error}", way_out, code=error.code) from error
+        except ElementTypeError as error:
+            entry = UnsupportedOperator(f"initialiser {name!r}", "tensor", str(error))
+            raise UnsupportedOperators(source.name, [entry]) from error
+    return out
+
+
+def _reads(node: NodeProto) -> Iterator[str]:
+    yield from node.input
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            yield from _reads(inner)
+
+
+def _fixed_symbols(inputs: Mapping[str, TensorType], shapes: Mapping[str, Sequence[int]]) -> dict[str, Dim]:
+    """Symbol -> number, from shapes of inputs; InputError where a shape does not fit."""
+    equal: dict[str, Dim] = {}
+    for name, shape in shapes.items():
+        declared = inputs.get(name)
+        if declared is None:
+            raise InputError(name, "the model has no such input", f"its inputs are {', '.join(map(repr, inputs))}", code="no-input")
+        text = f"shape [{dims_text(shape)}] does not fit [{dims_text(declared.shape)}]"
+        if len(shape) != declared.rank:
+            raise InputError(name, text, f"give {declared.rank} numbers", code="bad-shape")
+        for d, number in zip(declared.shape, shape, strict=True):
+            if equal.setdefault(str(d), int(number)) != number or (isinstance(d, int) and d != number):
+                raise InputError(name, f"{text}: {d} is {equal[str(d)] if not isinstance(d, int) else d}",
+                                 "dimensions of one name must be equal", code="bad-shape")  # fmt: skip
+    return equal
+
+
+def _substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
+    return bind(d, values)  # type: ignore[arg-type]  # a symbol may stand for another one, too
+
+
+def _substituted(inputs: Mapping[str, TensorType], equal: Mapping[str, Dim]) -> dict[str, TensorType]:
+    return {n: TensorType(t.dtype, tuple(_substitute(d, equal) for d in t.shape)) for n, t in inputs.items()}
+
+
+# ---- which operators there are -------------------------------------------------------------------------------------
+def _domain(node: NodeProto) -> str:
+    return "" if node.domain == "ai.onnx" else str(node.domain)
+
+
+def _row(source: SourceModel, node: NodeProto) -> tuple[Import | None, int]:
+    domain = _domain(node)
+    version = imports.version_at(domain, node.op_type, source.opsets.get(domain, 1))
+    return imports.find(domain, node.op_type, version), version
+
+
+def _operator_text(source: SourceModel, node: NodeProto) -> str:
+    domain = _domain(node)
+    return f"{domain + '::' if domain else ''}{node.op_type}-{_row(source, node)[1]}"
+
+
+def _without_import(source: SourceModel) -> Iterator[UnsupportedOperator]:
+    """All nodes, those of subgraphs too, that have no row in the import table."""
+
+    def visit(node: NodeProto, place: str) -> Iterator[UnsupportedOperator]:
+        if _row(source, node)[0] is None:
+            known = any(row.op == node.op_type and row.domain == _domain(node) for row in imports.table().values())
+            reason = "this version is not supported" if known else "this operator is not supported"
+            if node.op_type in _CONTROL_FLOW:
+                reason = "control flow is not supported"
+            yield UnsupportedOperator(place + node_name(node), _operator_text(source, node), reason)
+        for graph in subgraphs(node):
+            for inner in graph.node:
+                yield from visit(inner, f"{place}{node_name(node)}/")
+
+    for node in source.nodes:
+        yield from visit(node, "")
+
+
+# ---- the walk ------------------------------------------------------------------------------------------------------
+class _Walk:
+    """One pass over the nodes. `values` maps the model's names to IR values; None stands for what could not be made."""
+
+    def __init__(self, source: SourceModel, inputs: Mapping[str, TensorType], initialisers: Mapping[str, np.ndarray],
+                 missing: Sequence[UnsupportedOperator]) -> None:  # fmt: skip
+        self.source, self.inputs, self.initialisers = source, inputs, initialisers
+        self.missing = list(missing)
+        self.graph = Graph(source.proto.graph.name or "model")
+        self.contents = Contents(self.graph)
+        self.values: dict[str, str | None] = {}
+        self.named: set[str] = set()  # IR values that bear a name of the model
+        self.wanted = {o.name for o in source.proto.graph.output} | {i for n in source.nodes for i in _reads(n)}
+
+    def run(self) -> Graph:
+        self._place_inputs()
+        for node in self.source.nodes:
+            self._import(node)
+        if self.missing:
+            raise UnsupportedOperators(self.source.name, self.missing)
+        self._place_outputs()
+        self.contents.materialise()
+        return self.graph
+
+    def _fail(self, problem: str, code: str, node: NodeProto | None = None) -> ModelError:
+        return ModelError(self.source.name, problem, EXPORT_AGAIN, node=node_name(node) if node is not None else "", code=code)
+
+    def _place_inputs(self) -> None:
+        for value in self.source.proto.graph.input:
+            type_, default = self.inputs.get(value.name), self.initialisers.get(value.name)
+            if type_ is None:
+                self.values[value.name] = None
+                continue
+            if default is not None:
+                if default.dtype != type_.dtype.numpy:
+                    raise self._fail(f"initialiser {value.name!r} is {default.dtype}, and is declared {type_.dtype.value}", "ill-typed")
+                type_ = TensorType(type_.dtype, default.shape)
+            self.graph.add_input(value.name, type_, default)
+            self._name(value.name, value.name)
+        for name, array in self.initialisers.items():
+            if name not in self.values:
+                self._name(name, self.graph.add_constant(array, name))
+
+    def _name(self, name: str, value: str) -> None:
+        self.values[name] = value
+        self.named.add(value)
+
+    def _import(self, node: NodeProto) -> None:
+        row, version = _row(self.source, node)
+        inputs = [self.values[i] if i else None for i in node.input]
+        if row is None or any(v is None and i for v, i in zip(inputs, node.input, strict=True)):
+            self.values |= dict.fromkeys((o for o in node.output if o), None)
+            return
+        call = Call(
+            self.graph, self.contents, node, version, self.source.opsets[""], tuple(inputs), node_name(node),
+            self.source.folder, tuple(bool(o) and o in self.wanted for o in node.output),
+        )  # fmt: skip
+        try:
+            self._check_types(node, inputs)
+            results = row.function(call)
+        except Unsupported as reason:
+            self._decline(node, str(reason))
+        except InvalidNode as error:
+            raise self._fail(str(error), error.code, node) from error
+        except ValueError as error:  # the shape rule of an IR operator, or of a resolved attribute
+            if not any(isinstance(d, SymbolicDim) for i in inputs if i for d in self.graph.types[i].shape):
+                raise self._fail(_without_node(str(error)), "ill-typed", node) from error
+            self._decline(node, f"{_without_node(str(error))}; {GIVE_SHAPES}")
+        else:
+            self._name_results(node, results if isinstance(results, tuple) else (results,))
+
+    def _decline(self, node: NodeProto, reason: str) -> None:
+        self.missing.append(UnsupportedOperator(node_name(node), _operator_text(self.source, node), reason))
+        self.values |= dict.fromkeys((o for o in node.output if o), None)
+
+    def _name_results(self, node: NodeProto, results: Sequence[str | None]) -> None:
+        for name, value in zip(node.output, results, strict=False):
+            if not name or value is None:
+                continue
+            if value in self.named:  # one more name for a value that has one
+                self.values[name] = value
+                continue
+            if name in self.graph.types and name != value:  # an intermediate value happens to have this name
+                self.graph.rename(name, self.graph.fresh(name))
+            if name != value:
+                self.contents.rename(value, name)
+                self.graph.rename(value, name)
+            self._name(name, name)
+
+    def _check_types(self, node: NodeProto, inputs: Sequence[str | None]) -> None:
+        """Element types against the operator's schema: allowed, and equal where one letter stands for both."""
+        try:
+            schema = defs.get_schema(node.op_type, self.source.opsets[""], _domain(node))
+        except defs.SchemaError:
+            return
+        bound: dict[str, str] = {}
+        for k, value in enumerate(inputs):
+            if value is None or not schema.inputs:
+                continue
+            formal, text = schema.inputs[min(k, len(schema.inputs) - 1)], onnx_name(self.graph.types[value].dtype)
+            if text not in formal.types:
+                raise InvalidNode(f"its input {node.input[k]!r} is {text}, which {_operator_text(self.source, node)} does not take",
+                                  "ill-typed")  # fmt: skip
+            if formal.is_homogeneous and bound.setdefault(formal.type_str, text) != text:
+                raise InvalidNode(f"its input {node.input[k]!r} is {text}, and must be {bound[formal.type_str]} like the one before",
+                                  "ill-typed")  # fmt: skip
+
+    def _place_outputs(self) -> None:
+        outputs = {}
+        for declared in self.source.proto.graph.output:
+            value = self.values.get(declared.name)
+            if value is None:
+                raise self._fail(f"nothing makes its output {declared.name!r}", "undefined-value")
+            outputs[declared.name] = value
+            expected = declared.type.tensor_type.elem_type
+            made = self.graph.types[value].dtype
+            if expected and _type_name(expected) != onnx_name(made):
+                raise self._fail(f"its output {declared.name!r} is declared {_type_name(expected)}, and is {onnx_name(made)}", "ill-typed")
+        self.graph.set_outputs(outputs)
+
+
+def _type_name(element: int) -> str:
+    from onnx import TensorProto
+
+    known = element in TensorProto.DataType.values()
+    return f"tensor({TensorProto.DataType.Name(element).lower()})" if known else f"tensor(number {element})"
+
+
+def _without_node(text: str) -> str:
+    """The message of an IR rule without the name of the node, which the error around it tells."""
+    return text.split("): ", 1)[1] if text.startswith("node ") and "): " in text else text
