@@ -187,7 +187,7 @@ class _PhaseCheck:
         self.same(s.out.dtype, s.buffer.dtype, f"tile {s.out.name} and buffer {s.buffer.name}")
         if s.pad is not None:
             self.same(s.pad.dtype, s.buffer.dtype, f"pad and buffer {s.buffer.name}")
-        elif not empty(s.out) and (where := self.leaves(s.index, s.buffer, scope)):
+        elif not empty((*s.out.axes, *self.phase.grid)) and (where := self.leaves(s.index, s.buffer, scope)):
             raise self.fail(f"index {where} leaves the buffer {s.buffer.name} and there is no pad")
         if s.buffer.role in ("out", "scratch"):
             if s.buffer.name not in self.written:
@@ -345,6 +345,6 @@ def _gathered(i: Index) -> list[str | int]:
 __all__ = ["IllFormed", "affine_range", "check"]
 
 
-def empty(t: Tile) -> bool:
-    """The tile has no point: nothing is ever read for it."""
-    return any(a.extent == 0 for a in t.axes)
+def empty(axes: Iterable[Axis]) -> bool:
+    """The axes span no point: nothing is ever read over them."""
+    return any(a.extent == 0 for a in axes)

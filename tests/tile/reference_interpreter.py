@@ -295,6 +295,6 @@ def evaluate(function: str, args: list[Array], dtype: DType) -> Array:
             return args[0] / args[1]
         quotient = np.abs(args[0].astype(object)) // np.abs(args[1].astype(object))
         return (np.where((args[0] < 0) != (args[1] < 0), -quotient, quotient)).astype(dtype.numpy)
-    if function == "pow" and not dtype.is_float:
+    if function == "pow" and not dtype.is_float and np.any(np.less(args[1], 0)):
         return (args[0].astype(np.float64) ** args[1]).astype(dtype.numpy)  # truncated, as ONNX's integers are
     return np.asarray(_UNARY[function](*args) if len(args) == 1 else _BINARY[function](*args))
