@@ -38,7 +38,7 @@ def model_folder() -> Path:
 
 def files() -> list[Path]:
     """Files that are here anyway: text and code of this repository, a program, and the model itself."""
-    here = ["README.md", "LICENSE", "Makefile", "pyproject.toml", "opfuse/compile.py", ".ci/run"]
+    here = ["README.md", "LICENSE", "Makefile", "pyproject.toml", "opfuse/pipeline.py", ".ci/run"]
     candidates = [*(ROOT / name for name in here), Path(sys.executable).resolve(), model_folder() / "model.onnx",
                   model_folder() / "config.min.json"]  # fmt: skip
     return [path for path in candidates if path.is_file()]

@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tune", ("opfuse.tune",)),
     ("report", ("opfuse.report",)),
     ("integrations", ("opfuse.integrations",)),
-    ("compile", ("opfuse.compile",)),
+    ("pipeline", ("opfuse.pipeline",)),
     ("surface", ("opfuse.cli", "opfuse.__main__", "opfuse")),
 )
 
@@ -163,13 +163,13 @@ def test_imports_go_upward_only() -> None:
 
 
 def test_the_pipeline_alone_sees_the_providers() -> None:
-    """`compile` passes the providers in; nobody else knows which there are."""
+    """`pipeline` passes the providers in; nobody else knows which there are."""
     wrong = [
         f"{module.name} -> {name}"
         for module in MODULES.values()
         for name in imports(module)
         if name.startswith("opfuse.providers.")
-        and not module.name.startswith(("opfuse.providers", "opfuse.compile", "opfuse.report"))
+        and not module.name.startswith(("opfuse.providers", "opfuse.pipeline", "opfuse.report"))
     ]
     assert not wrong, report("providers seen from outside the pipeline:", wrong)
 
