@@ -49,7 +49,7 @@ class Partition:
         for links, back in ((self.successors, self.predecessors), (self.predecessors, self.successors)):
             moved = links.pop(second)
             links[first] |= moved
-            for other in moved:
+            for other in moved - {first, second}:
                 back[other].discard(second)
                 back[other].add(first)
             links[first] -= {first, second}
