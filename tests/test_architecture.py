@@ -42,6 +42,7 @@ UPWARD_EXCEPTIONS: dict[tuple[str, str], str] = {}
 # (importer, imported) -> why this edge does not count when cycles are looked for.
 CYCLE_EXCEPTIONS: dict[tuple[str, str], str] = {
     ("opfuse.ir.graph", "opfuse.ir.ops"): "a graph asks the table for output types; its rows see graphs",
+    ("opfuse.ir.ops.count", "opfuse.ir.ops"): "an expansion's operators are counted by the table again",
 }
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}  # "module:function"
