@@ -22,7 +22,7 @@ from opfuse.ir.ops import structure_of
 from opfuse.options import Options
 from opfuse.target import Target
 
-MARGIN = 0.02  # a join must be predicted this much faster than its parts: the model's own noise
+MARGIN = 0.05  # a join must save this share of its smallest part: what the model does not see of it
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,15 @@ def is_view(graph: Graph, node: Node) -> bool:
     extents = {a.name: a.extent for a in structure.axes}
     source = flatten(structure.reads[0].index, graph.types[operand].shape, extents)
     return source == flatten([a.index for a in structure.axes], graph.types[node.output].shape, extents)
+
+
+@dataclass(frozen=True)
+class _Apart:
+    seconds: float
+    margin: float
+
+    def allows(self, joined: float) -> bool:
+        return joined <= self.seconds - self.margin
 
 
 class Grouping:
@@ -119,17 +128,23 @@ class Grouping:
         answer = self.claim(names)
         if isinstance(answer, Refusal):
             return None
-        costs = [self.cost(g) for g in parts]
-        apart = sum(c.seconds for c in costs if c is not None)
-        if all(c is not None for c in costs) and answer.cost.seconds > apart * (1 - MARGIN):
+        apart = self.apart(parts)
+        if apart is not None and not apart.allows(answer.cost.seconds):
             return None
         for g in (*bridge, consumer):
             self.partition.merge(producer, g)
         origin = user_names(self.graph.nodes[n] for n in names)
         decision = Decision("fusion", "join", origin, "taken", reason="predicted faster in one kernel",
-                            facts={"joined_s": answer.cost.seconds, "apart_s": apart})  # fmt: skip
+                            facts={"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None})  # fmt: skip
         self.fusions.append(decision)
         return decision
+
+    def apart(self, parts: Sequence[int]) -> _Apart | None:
+        """What the parts cost as kernels of their own; None where one of them has no kernel of its own."""
+        costs = [c.seconds for g in parts if (c := self.cost(g)) is not None and not self.is_view_group(g)]
+        if len(costs) < sum(not self.is_view_group(g) for g in parts):
+            return None
+        return _Apart(sum(costs), MARGIN * min(costs))
 
     def ordered(self, groups: Sequence[int]) -> list[str]:
         names = [n for g in groups for n in self.partition.members[g]]
@@ -176,10 +191,9 @@ class Grouping:
         answer = self.claim(self.ordered(parts))
         if isinstance(answer, Refusal):
             return answer.code, answer.text, dict(answer.facts)
-        costs = [self.cost(g) for g in parts]
-        apart = sum(c.seconds for c in costs if c is not None)
-        facts = {"joined_s": answer.cost.seconds, "apart_s": apart}
-        if answer.cost.seconds > apart * (1 - MARGIN):
+        apart = self.apart(parts)
+        facts = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
+        if apart is not None and not apart.allows(answer.cost.seconds):
             return "no-gain", "one kernel is predicted no faster than two", facts
         return "switched-off", "joined it would be faster, but one of the nodes is kept apart (--no-fuse)", facts
 
