@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Union
 
 Bindings = Mapping[str, int]
@@ -39,8 +38,8 @@ class Operation:
     def __str__(self) -> str:
         sign = {"floordiv": "//", "mod": "%"}.get(self.op)
         if sign:
-            return f"({self.left}{sign}{self.right})"
-        return f"{self.op}({self.left},{self.right})"
+            return f"({_factor_text(self.left)}{sign}{_factor_text(self.right)})"
+        return f"{self.op}({self.left}, {self.right})"
 
 
 Atom = Union[Symbol, Operation]
@@ -87,15 +86,21 @@ class SymbolicDim:
         parts = []
         for monomial, c in self.terms:
             factors = [str(a) for a in monomial]
-            if c != 1 or not factors:
-                factors.insert(0, str(c))
-            parts.append("*".join(factors))
+            if abs(c) != 1 or not factors:
+                factors.insert(0, str(abs(c)))
+            parts.append(("-" if c < 0 else "") + "*".join(factors))
         return "+".join(parts).replace("+-", "-")
 
     __repr__ = __str__
 
 
 Dim = Union[int, SymbolicDim]
+
+
+def _factor_text(d: Dim) -> str:
+    """In parentheses where it is a sum or a product."""
+    simple = isinstance(d, int) or (len(d.terms) == 1 and d.terms[0][1] == 1 and len(d.terms[0][0]) == 1)
+    return str(d) if simple else f"({d})"
 
 
 def symbol(name: str) -> Dim:
@@ -123,7 +128,10 @@ def _from(terms: dict[Monomial, int]) -> Dim:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    return reduce(lambda a, b: a * b, dims, 1)
+    total: Dim = 1
+    for d in dims:
+        total = total * d
+    return total
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:
@@ -182,11 +190,28 @@ def maximum(a: Dim, b: Dim) -> Dim:
 
 
 def _choose(op: str, a: Dim, b: Dim) -> Dim:
-    difference = a - b
-    if isinstance(difference, int):
-        smaller, larger = (a, b) if difference <= 0 else (b, a)
-        return smaller if op == "min" else larger
+    if non_negative(b - a):
+        return a if op == "min" else b
+    if non_negative(a - b):
+        return b if op == "min" else a
     return SymbolicDim((((Operation(op, a, b),), 1),))
+
+
+def non_negative(d: Dim) -> bool:
+    """Proven d >= 0 for every binding of its symbols to extents (integers from 0); False where it is not known."""
+    if isinstance(d, int):
+        return d >= 0
+    return all(c >= 0 and all(_atom_non_negative(a) for a in monomial) for monomial, c in d.terms)
+
+
+def _atom_non_negative(a: Atom) -> bool:
+    if isinstance(a, Symbol):
+        return True
+    if a.op == "max":
+        return non_negative(a.left) or non_negative(a.right)
+    if a.op == "mod":
+        return non_negative(a.right)
+    return non_negative(a.left) and non_negative(a.right)
 
 
 def bind(d: Dim, values: Bindings) -> Dim:

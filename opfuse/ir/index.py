@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Union
 
-from opfuse.ir.dims import Bindings, Dim, bind, floordiv, mod, product
+from opfuse.ir.dims import Bindings, Dim, bind, floordiv, mod, non_negative, product
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,16 @@ class Index:
         return out
 
     def __str__(self) -> str:
-        parts = [str(t) if c == 1 else f"{c}*{t}" for t, c in self.terms]
+        parts = [_term_text(t, c) for t, c in self.terms]
         if self.const != 0 or not parts:
             parts.append(str(self.const))
         return "+".join(parts).replace("+-", "-")
+
+
+def _term_text(t: Term, c: Dim) -> str:
+    if c == 1 or c == -1:
+        return str(t) if c == 1 else f"-{t}"
+    return f"({c})*{t}" if not isinstance(c, int) and len(c.terms) > 1 else f"{c}*{t}"
 
 
 def _substitute_term(t: Term, axes: Mapping[str, Index], gathered: Callable[[Gathered], Term] | None) -> Index:
@@ -147,59 +153,96 @@ def as_index(x: Index | Dim) -> Index:
 Extents = Mapping[str, Dim]
 
 
-def upper_bound(i: Index, extents: Extents) -> Dim | None:
-    """The largest value over the extents, for an index with only non-negative coefficients; None where unknown."""
-    total = i.const
+def bounds(i: Index, extents: Extents) -> tuple[Dim | None, Dim | None]:
+    """The smallest and largest value over the extents, as far as coefficients' signs are known; None where unknown."""
+    low: Dim | None = i.const
+    high: Dim | None = i.const
     for t, c in i.terms:
-        if not isinstance(c, int) or c < 0:
-            if not (isinstance(t, AxisTerm) and t.name in extents):
-                return None
-            if isinstance(c, int):
-                return None
-        match t:
-            case AxisTerm(name) if name in extents:
-                total = total + c * (extents[name] - 1)
-            case Remainder(_, d):
-                total = total + c * (d - 1)
-            case Quotient(n, d):
-                inner = upper_bound(n, extents)
-                if inner is None:
-                    return None
-                total = total + c * floordiv(inner, d)
-            case _:
-                return None
-    return total
+        most = _largest(t, extents)
+        if non_negative(c):
+            high = high + c * most if high is not None and most is not None else None
+        elif non_negative(-c):
+            low = low + c * most if low is not None and most is not None else None
+        else:
+            return None, None
+    return low, high
+
+
+def upper_bound(i: Index, extents: Extents) -> Dim | None:
+    """The largest value over the extents; None where unknown."""
+    return bounds(i, extents)[1]
+
+
+def _largest(t: Term, extents: Extents) -> Dim | None:
+    """The largest value of a term, which is never negative."""
+    match t:
+        case AxisTerm(name):
+            return extents[name] - 1 if name in extents else None
+        case Remainder(_, d):
+            return d - 1
+        case Quotient(n, d):
+            inner = upper_bound(n, extents)
+            return floordiv(inner, d) if inner is not None else None
+        case Gathered():
+            return None
+
+
+def _from_zero(i: Index, extents: Extents) -> bool:
+    """Proven 0 <= i."""
+    low = bounds(i, extents)[0]
+    return low is not None and non_negative(low)
 
 
 def _below(i: Index, d: Dim, extents: Extents) -> bool:
     """Proven 0 <= i < d."""
-    if isinstance(i.const, int) and i.const < 0:
-        return False
-    bound = upper_bound(i, extents)
-    if bound is None:
-        return False
-    gap = d - bound
-    return isinstance(gap, int) and gap > 0
+    low, high = bounds(i, extents)
+    return low is not None and high is not None and non_negative(low) and non_negative(d - high - 1)
 
 
 def _divisible(c: Dim, d: Dim) -> bool:
     return mod(c, d) == 0
 
 
+def _parted(n: Index, d: Dim, extents: Extents) -> tuple[Index, Index]:
+    """(whole, rest) with n = whole * d + rest, where rest holds the terms that d does not divide and is never negative."""
+    whole = Index(tuple((t, floordiv(c, d)) for t, c in n.terms if _divisible(c, d)),
+                  floordiv(n.const, d) if isinstance(n.const, int) and isinstance(d, int) or _divisible(n.const, d) else 0)  # fmt: skip
+    rest = n - whole * d
+    if not _from_zero(rest, extents):  # 8 - i must not become 2 + (-i) // 4
+        return Index(), n
+    return whole, rest
+
+
+def _coarser(n: Index, d: Dim, extents: Extents) -> tuple[Dim, Index, Index] | None:
+    """(g, m, r) with n = g * m + r, g a divisor of d and 0 <= r < g; None where no coefficient of n is such a g."""
+    for g in dict.fromkeys(c for _, c in n.terms):
+        if g == 1 or not non_negative(g) or not _divisible(d, g):
+            continue
+        m, r = _parted(n, g, extents)
+        if m.terms and _below(r, g, extents) and _from_zero(m, extents):
+            return g, m, r
+    return None
+
+
+def _sole(i: Index) -> Term | None:
+    """The term of an index that is nothing else."""
+    return i.terms[0][0] if len(i.terms) == 1 and i.const == 0 and i.terms[0][1] == 1 else None
+
+
 def quotient(n: Index, d: Dim, extents: Extents) -> Index:
-    """n // d for non-negative n, simplified: multiples of d leave the quotient where the rest is proven below d."""
+    """n // d for non-negative n, simplified: multiples of d leave the quotient, what is proven below d goes."""
     if d == 1:
         return n
-    whole = Index(tuple((t, floordiv(c, d)) for t, c in n.terms if _divisible(c, d)),
-                  floordiv(n.const, d) if _divisible(n.const, d) else 0)  # fmt: skip
-    rest = n - whole * d
-    if not rest.terms and rest.const == 0:
-        return whole
+    whole, rest = _parted(n, d, extents)
     if _below(rest, d, extents):
         return whole
-    if len(rest.terms) == 1 and rest.const == 0 and isinstance(rest.terms[0][0], Quotient) and rest.terms[0][1] == 1:
-        inner = rest.terms[0][0]
-        return whole + Index(((Quotient(inner.numerator, inner.divisor * d), 1),))
+    match _sole(rest):
+        case Quotient(inner, e):  # (x // e) // d
+            return whole + quotient(inner, e * d, extents)
+        case Remainder(inner, e) if _divisible(e, d):  # (x % (d * f)) // d = (x // d) % f
+            return whole + remainder(quotient(inner, d, extents), floordiv(e, d), extents)
+    if (parts := _coarser(rest, d, extents)) is not None:
+        return whole + quotient(parts[1], floordiv(d, parts[0]), extents)
     return whole + Index(((Quotient(rest, d), 1),))
 
 
@@ -207,11 +250,15 @@ def remainder(n: Index, d: Dim, extents: Extents) -> Index:
     """n % d for non-negative n, simplified like `quotient`."""
     if d == 1:
         return Index()
-    rest = Index(tuple((t, c) for t, c in n.terms if not _divisible(c, d)), n.const if not _divisible(n.const, d) else 0)
-    if not rest.terms and rest.const == 0:
-        return Index()
+    _, rest = _parted(n, d, extents)
     if _below(rest, d, extents):
         return rest
+    match _sole(rest):
+        case Remainder(inner, e) if _divisible(e, d):  # (x % (d * f)) % d
+            return remainder(inner, d, extents)
+    if (parts := _coarser(rest, d, extents)) is not None:
+        g, m, r = parts
+        return remainder(m, floordiv(d, g), extents) * g + r
     return Index(((Remainder(rest, d), 1),))
 
 
