@@ -21,15 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from opfuse.ir.evaluate import evaluate
 
+from opfuse.ir.evaluate import evaluate, run_node
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder
 from opfuse.ir.ops import Kind, call_of, get, structure_of
 from opfuse.ir.scalar import Const, Operand, Position, Scalar
 from opfuse.ir.structure import Access, Structure
 from opfuse.ir.types import DType
-from opfuse.report.scalar_errors import Bounded, apply_with_errors, overflow_limit, unit
+from opfuse.report.scalar_errors import Bounded, accumulator, apply_with_errors, overflow_limit, unit
 
 C_SUM = 2.0  # sums and contractions: twice sqrt(K) eps sum|terms|; see the module's docstring
 _CONTRACTIONS = ("matmul", "conv", "conv_transpose")
@@ -105,12 +105,14 @@ def _contraction(graph: Graph, node: Node, operands: list[Bounded | None], value
             shape[-1 if node.attrs.get("layout") == "NHWC" else 1] = bias.value.size
             total = total + np.abs(bias.value).reshape(shape)
             added = np.asarray(bias.full()).reshape(shape) if not bias.exact else 0.0
-        error = C_SUM * np.sqrt(_terms(graph, node)) * 2 * unit(dtype) * total + added
+        carried = accumulator(dtype)
+        error = C_SUM * np.sqrt(_terms(graph, node)) * 2 * unit(carried) * total + added
+        error = error + (2 * unit(dtype) * np.abs(value) if carried is not dtype else 0.0)
         if not a.exact:
             error = error + summed(a.full(), np.abs(b.value) + b.full())
         if not b.exact:
             error = error + summed(np.abs(a.value), b.full())
-        return np.where(total > overflow_limit(dtype), np.inf, error + _smallest(dtype))
+        return np.where(total > overflow_limit(carried), np.inf, error + _smallest(dtype))
 
 
 def _terms(graph: Graph, node: Node) -> int:
@@ -142,17 +144,12 @@ def _composite(graph: Graph, node: Node, operands: list[Bounded | None]) -> list
     made = expand(inner, call_of(graph, node), tuple(names))
     inner.set_outputs({f"out{k}": v for k, v in enumerate(made)})
     state = {n: o for n, o in zip(names, operands, strict=True) if n is not None and o is not None}
-    feeds = {n: o.value for n, o in state.items()}
-    values = _inner_values(inner, feeds)
     state |= {c: Bounded(_wide(a), 0.0) for c, a in inner.constants.items()}
+    values = {n: o.value for n, o in state.items()}
     for part in inner.nodes.values():
+        values |= zip(part.outputs, run_node(part, values, {}, wide=True), strict=True)
         _analyse_node(inner, part, values, state)
     return [state[v].error for v in made]
-
-
-def _inner_values(inner: Graph, feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    made = [v for n in inner.nodes.values() for v in n.outputs]
-    return dict(evaluate(inner, feeds, "f64", made))
 
 
 def _unstructured(operands: list[Bounded | None], value: np.ndarray, dtype: DType) -> np.ndarray | float:
@@ -200,8 +197,10 @@ def _structured(structure: Structure, operands: list[Bounded | None], dtype: DTy
             return _out(result, structure, space)
         reduced = _reduce(structure, result, space, dtype)
         if structure.finish is not None:
-            reduced = _expression(structure.finish, lambda _: reduced, space)
-        return reduced.error if isinstance(reduced.error, float) else np.asarray(reduced.error)
+            outer = len(structure.axes)
+            outside = _Space(space.names[:outer], space.extents[:outer])
+            return _out(_expression(structure.finish, lambda _: reduced, outside), structure, space)
+        return reduced.error
 
 
 def _out(result: Bounded, structure: Structure, space: _Space) -> np.ndarray | float:
@@ -242,14 +241,15 @@ def _reduce(structure: Structure, terms: Bounded, space: _Space, dtype: DType) -
     value = np.broadcast_to(terms.value, space.extents)
     error = np.broadcast_to(np.asarray(terms.error, np.float64), space.extents)
     count = max(1, int(np.prod(space.extents[outer:])))
-    rounding = 2 * unit(dtype) * C_SUM * np.sqrt(count) if dtype.is_float and count > 1 else 0.0
+    carried = accumulator(dtype)
+    rounding = 2 * unit(carried) * C_SUM * np.sqrt(count) if dtype.is_float and count > 1 else 0.0
     match structure.combine:
         case "sum":
             total = np.sum(np.abs(value), axis=over, dtype=np.float64)
             out = np.sum(error, axis=over) + rounding * total
-            if dtype.is_float:
-                out = np.where(np.isfinite(total) & (total > overflow_limit(dtype)), np.inf, out)
-            return Bounded(np.sum(value, axis=over), out)
+            if carried is not dtype:
+                out = out + 2 * unit(dtype) * total
+            return Bounded(np.sum(value, axis=over), np.where(total > overflow_limit(carried), np.inf, out))
         case "prod":
             largest = np.prod(np.abs(value) + error, axis=over, dtype=np.float64)
             exact = np.abs(np.prod(value, axis=over, dtype=np.float64))

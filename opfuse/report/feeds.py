@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class Feed:
 
     name: str
     arrays: Mapping[str, np.ndarray]
+    adversarial: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,12 +192,12 @@ def adversarial_feeds(specs: Sequence[InputSpec]) -> Iterator[Feed]:
     for name, change in _CHANGES.items():
         if floats:
             arrays = {k: np.asarray(change(v)).astype(v.dtype) if k in floats else v for k, v in base.items()}
-            yield Feed(name, arrays)
+            yield Feed(name, arrays, adversarial=True)
     integers = [s for s in specs if not s.dtype.is_float and s.name in base]
     if integers:
         for name, high in (("least integers", False), ("greatest integers", True)):
             edges = {s.name: np.full_like(base[s.name], s.span.high if high else s.span.low) for s in integers}
-            yield Feed(name, base | edges)
+            yield Feed(name, base | edges, adversarial=True)
 
 
 def _constant_rows(x: np.ndarray) -> np.ndarray:
@@ -257,7 +259,7 @@ def load_npy(path: Path) -> np.ndarray:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise OptionError(str(path), "there is no such file") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise OptionError(str(path), f"it is not a readable .npy file: {error}") from None
     if not isinstance(loaded, np.ndarray):
         raise OptionError(str(path), "it is an archive of arrays (.npz), where one array is wanted")

@@ -100,7 +100,8 @@ def title(text: str) -> Text:
     return Text(text, style="bold")
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), wrap: Sequence[str] = ()) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (),
+          wrap: Sequence[str] = ()) -> Table:  # fmt: skip
     """A table without frames. Columns in `right` are right-aligned; only those in `wrap` may take several lines."""
     out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in columns:

@@ -54,9 +54,14 @@ def unit(dtype: DType) -> float:
     return _UNIT.get(dtype, 0.0)
 
 
+def accumulator(dtype: DType) -> DType:
+    """The type that sums of this type are carried in: half precision accumulates in float32."""
+    return DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
+
+
 def overflow_limit(dtype: DType) -> float:
     """Finite values above this may have overflowed on the way, in the type itself."""
-    return _LARGEST[dtype] * (1 - 2.0**-6)
+    return _LARGEST.get(dtype, np.inf) * (1 - 2.0**-6)
 
 
 def apply_with_errors(node: Scalar, operands: Sequence[Bounded]) -> Bounded:
@@ -99,7 +104,7 @@ def _passed_on(
     if node.function in ("and", "or", "xor", "not"):
         return np.asarray(np.max(np.broadcast_arrays(*(np.asarray(o.error, np.float64) for o in operands)), axis=0))
     if node.function in ("sin", "cos"):
-        return np.minimum(np.asarray(operands[0].error), 2.0)
+        return np.asarray(np.minimum(np.asarray(operands[0].error), 2.0))
     worst: np.ndarray | float = 0.0
     for signs in itertools.product(*((0.0,) if o.exact else (-1.0, 1.0) for o in operands)):
         moved = [_moved(o, s) for o, s in zip(operands, signs, strict=True)]

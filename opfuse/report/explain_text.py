@@ -1,0 +1,128 @@
+"""An explanation as text: a head with the totals, then rewrites, kernels, boundaries and host steps as tables.
+
+    plain(parts(explanation, width=80), width=80)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from opfuse.report.explain import Explanation
+from opfuse.report.render import common_prefix, count, names_in, plural, ratio, seconds, shorten, size, table, title
+
+
+def parts(explanation: Explanation, width: int) -> list[RenderableType]:
+    """What to print, top to bottom, for a terminal of `width` columns."""
+    out: list[RenderableType] = [head(explanation)]
+    if explanation.rewrites:
+        out += _rewrites(explanation)
+    out += _kernels(explanation, width)
+    if explanation.boundaries:
+        out += _boundaries(explanation)
+    if explanation.host_steps:
+        out += _host_steps(explanation)
+    return out
+
+
+def head(e: Explanation) -> Text:
+    """The totals: kernels, bytes, memory and time."""
+    where = ", ".join(p for p in (e.target, plural(e.threads, "thread")) if p)
+    text = Text()
+    text.append(e.model, style="bold")
+    text.append(f"  ({where})\n", style="dim")
+    rows = [
+        ("kernels", f"{len(e.kernels)} from {plural(e.operators, 'operator')}, {_host_count(e)}"),
+        ("bytes moved", _before_after(e.bytes_moved)),
+        ("peak memory", _before_after(e.peak_memory)),
+        ("predicted", f"{seconds(e.predicted_s)} a call"),
+    ]
+    measured = [k.measured_s for k in e.kernels if k.measured_s is not None]
+    if measured:
+        rows.append(("measured", f"{seconds(sum(measured))} a call"))
+    for k, (label, value) in enumerate(rows):
+        text.append(f"  {label:<12} {value}" + ("\n" if k + 1 < len(rows) else ""))
+    return text
+
+
+def _host_count(e: Explanation) -> str:
+    return "all native" if not e.host_steps else plural(len(e.host_steps), "host step")
+
+
+def _before_after(numbers: Mapping[str, int]) -> str:
+    if not {"fused", "unfused"} <= set(numbers):
+        return "-"
+    fused, unfused = numbers["fused"], numbers["unfused"]
+    return f"{size(fused)} instead of {size(unfused)} unfused ({ratio(unfused, fused)} less)"
+
+
+def _rewrites(e: Explanation) -> list[RenderableType]:
+    total = sum(n for _, n in e.rewrites)
+    rows = [(rule, str(times)) for rule, times in e.rewrites]
+    heading = title(f"Rewrites: {total}, by {plural(len(e.rewrites), 'rule')}")
+    return [Text(), heading, table(("rule", "times"), rows, right=("times",))]
+
+
+def _kernels(e: Explanation, width: int) -> list[RenderableType]:
+    """The node names take what the numbers leave; narrow terminals do without the operation counts."""
+    prefix = common_prefix(n for k in e.kernels for n in k.nodes)
+    providers = {k.provider for k in e.kernels}
+    wanted = {"#", "id", "kernel", "predicted", "bytes"}
+    wanted |= {"provider"} if len(providers) > 1 else set()
+    wanted |= {"measured"} if any(k.measured_s is not None for k in e.kernels) else set()
+    wanted |= {"flops"} if width >= 100 else set()
+    columns = [c for c in ("#", "id", "kernel", "provider", "predicted", "measured", "bytes", "flops") if c in wanted]
+    cells = [
+        {"#": str(n), "id": k.id, "kernel": shorten(k.name, 28 if width >= 100 else 16), "provider": k.provider,
+         "predicted": seconds(k.predicted_s), "measured": seconds(k.measured_s), "bytes": size(k.bytes),
+         "flops": count(k.flops)}
+        for n, k in enumerate(e.kernels)
+    ]  # fmt: skip
+    room = width - sum(2 + max(len(c), *(len(row[c]) for row in cells), 0) for c in columns)
+    rows = [[*(row[c] for c in columns), names_in([n.removeprefix(prefix) for n in k.nodes], max(12, room))]
+            for row, k in zip(cells, e.kernels, strict=True)]  # fmt: skip
+    heading = "Kernels" if len(providers) > 1 else f"Kernels, all of provider {next(iter(providers), '-')}"
+    numbers = ("#", "predicted", "measured", "bytes", "flops")
+    out: list[RenderableType] = [Text(), title(heading), table([*columns, "nodes"], rows, right=numbers)]
+    return [*out, Text(f"Node names start with {prefix}", style="dim")] if prefix else out
+
+
+def _boundaries(e: Explanation) -> list[RenderableType]:
+    number = _numbers(e)
+    rows = [(f"{number[b.between[0]]} | {number[b.between[1]]}", b.code, _sentence(b.reason, b.facts)) for b in e.boundaries]
+    heading = title(f"Boundaries: why {plural(len(e.boundaries), 'pair')} of neighbours stay apart")
+    out: list[RenderableType] = [Text(), heading, table(("between", "code", "why"), rows, wrap=("why",))]
+    codes = Counter(b.code for b in e.boundaries).most_common()
+    return [*out, Text(", ".join(f"{code}: {n}" for code, n in codes), style="dim")] if len(rows) > 8 else out
+
+
+def _host_steps(e: Explanation) -> list[RenderableType]:
+    number = _numbers(e)
+    rows = [(number[h.kernel], h.code, _sentence(h.reason, h.facts)) for h in e.host_steps]
+    return [Text(), title("Host steps, run in Python"), table(("kernel", "code", "why"), rows, wrap=("why",))]
+
+
+def _numbers(e: Explanation) -> dict[str, str]:
+    """Kernel id -> its number in the table of kernels."""
+    return {k.id: str(n) for n, k in enumerate(e.kernels)}
+
+
+def _sentence(reason: str, facts: Mapping[str, Any]) -> str:
+    """The reason with its numbers behind it, those apart that the sentence says itself."""
+    shown = [f"{k.removesuffix('_s').removesuffix('_bytes').replace('_', ' ')} {_fact(k, v)}" for k, v in facts.items()
+             if isinstance(v, (int, float, str, bool)) and _fact(k, v) not in reason]  # fmt: skip
+    return f"{reason} ({', '.join(shown)})" if shown else reason
+
+
+def _fact(name: str, value: Any) -> str:
+    if isinstance(value, (bool, str)):
+        return str(value)
+    if name.endswith("_s") or name == "seconds":
+        return seconds(float(value))
+    if name.endswith("bytes"):
+        return size(int(value))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

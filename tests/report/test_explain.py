@@ -1,0 +1,110 @@
+"""Explanations from hand-made plans: schema, neighbours, reasons, and texts that fit a terminal."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from opfuse.decision import Decision, Ledger
+from opfuse.ir.types import DType
+from opfuse.plan.plan import Place, Value
+from opfuse.report.explain import explain, neighbours
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "golden" / "report"
+
+
+def _made_plans():  # type: ignore[no-untyped-def]
+    spec = importlib.util.spec_from_file_location("made_plans", HERE / "made_plans.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["made_plans"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+made = _made_plans()
+
+
+def test_the_json_holds_what_the_schema_promises() -> None:
+    data = json.loads(json.dumps(explain(made.small(host=True)).to_json()))
+    assert data["schema"] == 1
+    assert {"kernels", "boundaries", "bytes_moved", "peak_memory", "decisions"} <= set(data)
+    for k in data["kernels"]:
+        assert {"id", "name", "nodes", "provider", "predicted_s", "measured_s", "bytes", "flops"} <= set(k)
+        assert k["measured_s"] is None
+    for b in data["boundaries"]:
+        assert {"between", "code", "reason", "facts"} <= set(b)
+    assert data["bytes_moved"] == {"fused": 1_234_567, "unfused": 3_456_789}
+    assert data["rewrites"] == {"fold_batch_norm": 2, "canonical_gelu": 1}, "refused rules do not count"
+    assert data["host_steps"][0]["code"] == "no-structure"
+
+
+def test_kernel_ids_are_those_that_no_fuse_takes() -> None:
+    model = made.small()
+    kernels = explain(model).kernels
+    assert [k.id for k in kernels] == [Decision("fusion", "kernel", k.nodes, "taken").id for k in model.plan.kernels]
+    assert len({k.id for k in kernels}) == 3
+
+
+def test_kernels_of_the_same_nodes_get_ids_of_their_own() -> None:
+    model = made.small()
+    first, second, third = model.plan.kernels
+    plan = replace(model.plan, kernels=(first, replace(second, nodes=first.nodes), third))
+    entries = explain(made.Compiled(plan, model.ledger)).kernels
+    assert len({k.id for k in entries}) == 3
+    assert entries[1].id.startswith(entries[0].id)
+
+
+def test_every_pair_of_neighbours_has_one_boundary_and_its_own_reason() -> None:
+    explanation = explain(made.small())
+    ids = [k.id for k in explanation.kernels]
+    pairs = {b.between: b for b in explanation.boundaries}
+    assert set(pairs) == {(ids[0], ids[1]), (ids[0], ids[2]), (ids[1], ids[2])}
+    assert pairs[ids[0], ids[1]].code == "row-not-in-tile"
+    assert "between" not in pairs[ids[0], ids[1]].facts
+    assert pairs[ids[0], ids[2]].code == "unrecorded", "a missing reason is said, not hidden"
+
+
+def test_neighbours_are_found_through_views_and_despite_reused_memory() -> None:
+    """k1 reads a reshape of what k0 makes; k2 writes over the same bytes; k3 reads those."""
+    model = made.small()
+    k = [made.kernel(n, f"k{n}", (f"n{n}",), reads, makes) for n, (reads, makes) in enumerate([
+        (("x",), ("a",)), (("a_view",), ("b",)), (("b",), ("c",)), (("c",), ("d",)),
+    ])]  # fmt: skip
+    values = tuple(Value(v, DType.F32, (8,), Place("arena", offset, 0, 32))
+                   for v, offset in [("a", 0), ("a_view", 0), ("b", 64), ("c", 0), ("d", 64)])  # fmt: skip
+    plan = replace(model.plan, kernels=tuple(k), values=values)
+    assert [(a.name, b.name) for a, b in neighbours(plan)] == [("k0", "k1"), ("k1", "k2"), ("k2", "k3")]
+
+
+def test_measured_times_are_shown_once_they_are_there() -> None:
+    assert "measured" not in explain(made.small()).text()
+    assert explain(made.small(measured=True)).kernels[0].measured_s == 2e-5
+    assert "20.0 µs" in explain(made.small(measured=True)).text()
+
+
+def test_a_ledger_that_was_stored_explains_in_the_same_words() -> None:
+    model = made.small(host=True)
+    warm = made.Compiled(model.plan, Ledger.from_json(json.loads(json.dumps(model.ledger.to_json()))))
+    assert explain(warm).text() == explain(model).text()
+    assert explain(warm).to_json() == explain(model).to_json()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+@pytest.mark.parametrize("kind", ["plain", "host", "measured"])
+def test_no_line_is_wider_than_asked(width: int, kind: str) -> None:
+    text = explain(made.small(host=kind == "host", measured=kind == "measured")).text(width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "\x1b" not in text
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_text_is_the_golden_one(width: int) -> None:
+    golden = GOLDEN / f"explain_{width}.txt"
+    assert explain(made.small(host=True)).text(width) == golden.read_text(encoding="utf-8")
