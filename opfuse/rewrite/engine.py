@@ -1,0 +1,300 @@
+"""The rewrite engine: lists of rules over a graph, to a fixpoint.
+
+    rewritten = rewrite(graph, options, ledger)     # the graph that came in is left alone
+
+Passes run in the order of their list, each until none of its rules fires, and all of them until a whole round changes
+nothing. A rule writes into a draft (`draft`), so one that raises, or whose value has another type, is undone by dropping the
+draft; a pass that leaves an ill-formed graph is undone and repeated one checked step at a time. The value that is replaced
+keeps its name, and the nodes that come in carry the user's names of those that went.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opfuse.decision import Decision, Ledger, Refusal
+from opfuse.errors import OptionError
+from opfuse.ir.check import check
+from opfuse.ir.graph import Graph, Node, user_names
+from opfuse.options import Options
+from opfuse.rewrite.draft import Draft
+from opfuse.rewrite.pattern import Match, depth, match, root_operators
+from opfuse.rewrite.rule import Rule, objection
+from opfuse.rewrite.rules import PASSES, Pass
+
+MAX_ROUNDS = 12
+STEPS_PER_NODE = 40  # a bound no sound list of rules comes near
+IDENTIFIER_LENGTH = 10  # of Decision.id
+
+
+def rewrite(graph: Graph, options: Options, ledger: Ledger, passes: Sequence[Pass] = PASSES) -> Graph:
+    """A rewritten copy of the graph. OptionError where a disabled rule does not exist."""
+    check_names(options.disabled_rules, passes)
+    work = _Rewriter(graph.copy(), options, ledger)
+    work.remove_dead()
+    for _ in range(MAX_ROUNDS):
+        before = work.steps
+        for one in passes:
+            work.run(one)
+        if work.steps == before:
+            break
+    work.tell(passes)
+    return work.graph
+
+
+def rule_names(passes: Sequence[Pass] = PASSES) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(r.name for p in passes for r in p.rules))
+
+
+def check_names(disabled: Iterable[str], passes: Sequence[Pass] = PASSES) -> None:
+    """OptionError for a name that no rule has and that is no decision's id; it lists the closest names."""
+    names = rule_names(passes)
+    for name in sorted(disabled):
+        if name in names or _is_identifier(name):
+            continue
+        close = difflib.get_close_matches(name, names, 3, 0.4)
+        way_out = f"did you mean {' or '.join(close)}?" if close else f"the rules are {', '.join(sorted(names))}"
+        raise OptionError("--no-rule", f"no rule is called {name!r}", way_out, code="unknown-rule")
+
+
+def _is_identifier(name: str) -> bool:
+    return len(name) == IDENTIFIER_LENGTH and set(name) <= set("0123456789abcdef")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a rule would do to a node."""
+
+    rule: Rule
+    match: Match
+    draft: Draft
+    result: str
+
+    def decision(self, outcome: Any, reason: str, code: str = "") -> Decision:
+        nodes, _ = self.draft.needed(self.result)
+        facts = {
+            "class": self.rule.rounding,
+            "before": [n.op for n in self.match.trail],
+            "after": [n.op for n in nodes],
+        }
+        return Decision("rewrite", self.rule.name, user_names(self.match.trail), outcome, reason, code, facts)
+
+
+@dataclass
+class _Index:
+    """The rules of a pass by the operator of their root, in the order of the list."""
+
+    rules: tuple[Rule, ...]
+    reach: int = 1
+    by_operator: dict[str, list[Rule]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(rules: Iterable[Rule]) -> _Index:
+        chosen = tuple(rules)
+        return _Index(chosen, max((depth(r.before) for r in chosen), default=1))
+
+    def __getitem__(self, operator: str) -> list[Rule]:
+        found = self.by_operator.get(operator)
+        if found is None:
+            roots = [(r, root_operators(r.before)) for r in self.rules]
+            found = self.by_operator[operator] = [r for r, ops in roots if ops is None or operator in ops]
+        return found
+
+
+class _Rewriter:
+    """One run over one graph: the graph, what was done, and what may not be tried again."""
+
+    def __init__(self, graph: Graph, options: Options, ledger: Ledger) -> None:
+        self.graph = graph
+        self.options = options
+        self.ledger = ledger
+        self.steps = 0
+        self.bound = STEPS_PER_NODE * (len(graph.nodes) + 50)
+        self._said: list[Decision] = []  # decisions of the pass that runs, for the ledger once the pass stands
+        self._blocked: set[tuple[str, str]] = set()  # (rule, value of the root): undone or switched off there
+
+    # ---- passes -------------------------------------------------------------------------------------------------------
+    def run(self, one: Pass) -> None:
+        index = _Index.of(r for r in one.rules if self._admitted(r))
+        saved, blocked, steps = self.graph.copy(), set(self._blocked), self.steps
+        self._sweep(index, careful=False)
+        problem = self._settle()
+        if problem:
+            self.graph.restore(saved)
+            self._said.clear()
+            self._blocked, self.steps = blocked, steps
+            self._sweep(index, careful=True)
+            self._settle()
+        for decision in self._said:
+            self.ledger.add(decision)
+        self._said.clear()
+
+    def _admitted(self, rule: Rule) -> bool:
+        if rule.rounding == "exact":
+            return True
+        return rule.rounding == "reassociating" and self.options.reassociate and not self.options.strict
+
+    def _settle(self) -> str:
+        """Sort, drop what is unused, check; the problem where there is one."""
+        try:
+            self.graph.sort()
+            self.graph.remove_dead()
+            check(self.graph)
+        except Exception as error:  # whatever a broken graph makes the checks say
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def _sweep(self, index: _Index, careful: bool) -> None:
+        queue = deque(n for n, node in self.graph.nodes.items() if index[node.op])
+        queued = set(queue)
+        while queue and self.steps < self.bound:
+            name = queue.popleft()
+            queued.discard(name)
+            node = self.graph.nodes.get(name)
+            if node is None:
+                continue
+            for rule in index[node.op]:
+                plan = self._propose(rule, node)
+                if isinstance(plan, _Plan) and self._take(plan, careful):
+                    for again in self._touched(plan, index.reach):
+                        if again not in queued:
+                            queued.add(again)
+                            queue.append(again)
+                    break
+
+    def _touched(self, plan: _Plan, reach: int) -> list[str]:
+        """Nodes that may match now: what came in, what reads it, and what shares operands with it, so far as patterns see."""
+        values = {i for n in plan.match.trail for i in n.reads if i in self.graph.types}
+        values.update(o for n in plan.match.trail for o in n.outputs if o in self.graph.types)
+        values.add(plan.result)
+        new = [n.name for n in plan.draft.nodes if n.name in self.graph.nodes]
+        values.update(o for n in new for o in self.graph.nodes[n].outputs)
+        found = dict.fromkeys(new)
+        front = values
+        for _ in range(reach):
+            nodes = [n for v in front for n in self.graph.consumers(v) if n.name not in found]
+            found.update(dict.fromkeys(n.name for n in nodes))
+            front = {o for n in nodes for o in n.outputs}
+        return list(found)
+
+    # ---- one step -----------------------------------------------------------------------------------------------------
+    def _propose(self, rule: Rule, node: Node) -> _Plan | Refusal:
+        """What the rule would do here. A rule that raises is recorded as undone, and not asked again."""
+        if (rule.name, node.output) in self._blocked:
+            return Refusal("blocked", "undone or switched off here before")
+        m = match(rule.before, self.graph, node)
+        if isinstance(m, Refusal):
+            return m
+        draft = Draft(self.graph, user_names(m.trail))
+        try:
+            no = objection(rule, m)
+            result = no if no is not None else rule.build(m, draft)
+        except Exception as error:  # a rule's fault must not be the user's
+            return self._undo(_Plan(rule, m, draft, node.output), "raised", f"{type(error).__name__}: {error}")
+        if isinstance(result, Refusal):
+            return result
+        return self._judge(_Plan(rule, m, draft, result))
+
+    def _judge(self, plan: _Plan) -> _Plan | Refusal:
+        """Refusals that hold for every rule: a value of another type, nothing changed, an output that would be an input."""
+        node, g = plan.match.root, self.graph
+        if plan.result == node.output:
+            return Refusal("unchanged", "the rule returns the value that it replaces")
+        if len(node.outputs) != 1:
+            return Refusal("several-outputs", f"{node.name} has {len(node.outputs)} outputs")
+        if g.is_output(node.output) and node.op == "identity" and not self._is_made(plan):
+            return Refusal("boundary", f"the graph output {node.output} must not be an input or a constant itself")
+        if plan.draft.type(plan.result) != g.types[node.output]:
+            text = f"the new value is {plan.draft.type(plan.result)}, the old one is {g.types[node.output]}"
+            return self._undo(plan, "other-type", text)
+        ids = self.options.disabled_rules
+        if plan.rule.name in ids or plan.decision("disabled", "").id in ids:
+            self._blocked.add((plan.rule.name, node.output))
+            self._said.append(plan.decision("disabled", "switched off by the user", "switched-off"))
+            return Refusal("switched-off", "switched off by the user")
+        return plan
+
+    def _is_made(self, plan: _Plan) -> bool:
+        return plan.draft.makes(plan.result) or self.graph.producer(plan.result) is not None
+
+    def _undo(self, plan: _Plan, code: str, text: str) -> Refusal:
+        self._blocked.add((plan.rule.name, plan.match.root.output))
+        self._said.append(plan.decision("undone", text, code))
+        return Refusal(code, text)
+
+    def _take(self, plan: _Plan, careful: bool) -> bool:
+        if not careful:
+            self._commit(plan)
+            return True
+        saved = self.graph.copy()
+        try:
+            self._commit(plan)
+            problem = self._settle()
+        except Exception as error:  # the same fault as one that the checks find
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            self.graph.restore(saved)
+            self._said.pop()
+            self.steps -= 1
+            self._undo(plan, "ill-formed", problem)
+        return not problem
+
+    def _commit(self, plan: _Plan) -> None:
+        """Put the draft in the place of the root; what nobody reads any more goes."""
+        g, old = self.graph, plan.match.root.output
+        self._said.append(plan.decision("taken", plan.rule.doc.splitlines()[0] if plan.rule.doc else ""))
+        self.steps += 1
+        nodes, constants = plan.draft.needed(plan.result)
+        for name, array in constants.items():
+            g.add_constant(array, name)
+        for node in nodes:
+            g.insert(node)
+        result = plan.result
+        keep_apart = g.is_output(old) and g.producer(result) is None
+        if keep_apart:
+            result = g.emit("identity", [result], origin=plan.draft.origin)
+        g.redirect(old, result)
+        g.remove(plan.match.root)
+        if keep_apart or plan.draft.makes(result):
+            g.rename(result, old)
+        self._drop_unused(plan.match.trail[1:])
+
+    def _drop_unused(self, nodes: Iterable[Node]) -> None:
+        stack = [n.name for n in nodes]
+        while stack:
+            node = self.graph.nodes.get(stack.pop())
+            if node is None or any(self.graph.consumers(o) or self.graph.is_output(o) for o in node.outputs):
+                continue
+            stack += [p.name for i in node.reads if (p := self.graph.producer(i)) is not None]
+            self.graph.remove(node)
+
+    # ---- what is said besides ---------------------------------------------------------------------------------------------
+    def remove_dead(self) -> None:
+        removed = self.graph.remove_dead()
+        if removed:
+            nodes = user_names(reversed(removed))
+            reason = f"no graph output needs {len(removed)} nodes"
+            self.ledger.add(Decision("rewrite", "remove_dead", nodes, "taken", reason, facts={"class": "exact"}))
+
+    def tell(self, passes: Sequence[Pass]) -> None:
+        """Record why rules that the user would expect did not fire on the graph that is left."""
+        index = _Index.of(dict.fromkeys(r for p in passes for r in p.rules if r.tell and self._admitted(r)))
+        for node in self.graph.nodes.values():
+            for rule in index[node.op]:
+                if (rule.name, node.output) not in self._blocked:
+                    self._tell(rule, node)
+
+    def _tell(self, rule: Rule, node: Node) -> None:
+        m = match(rule.before, self.graph, node)
+        if isinstance(m, Refusal):
+            return
+        no = objection(rule, m)
+        result = no if no is not None else rule.build(m, Draft(self.graph, ()))
+        if isinstance(result, Refusal):
+            facts: Mapping[str, Any] = {"class": rule.rounding, **result.facts}
+            names = user_names(m.trail)
+            self.ledger.add(Decision("rewrite", rule.name, names, "refused", result.text, result.code, facts))
