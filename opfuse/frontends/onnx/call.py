@@ -3,14 +3,14 @@
     def leaky_relu(call: Call) -> str:
         return call.emit("leaky_relu", [call.input(0)], alpha=call.float_attribute("alpha", 0.01))
 
-An import function emits IR operators and returns the value of each ONNX output (one name, or a tuple; None for an output
-that nobody reads). Numbers that the IR wants as attributes come from `call.numbers`; where they depend on data, or an
-attribute asks for what is not there yet, the function calls `call.unsupported(reason)`.
+An import function emits IR operators and returns the value of each ONNX output (one name, or a tuple; None for an
+output that nobody reads). Numbers that the IR wants as attributes come from `call.dims`; where they depend on data, or
+an attribute asks for what is not there yet, the function calls `call.unsupported(reason)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 import numpy as np
 from onnx import AttributeProto, NodeProto, helper
 
+from opfuse.frontends.onnx.equal_dims import Demand, demands, require_equal
 from opfuse.frontends.onnx.shapes import Contents
-from opfuse.ir.dims import Dim, symbol, symbols
+from opfuse.ir.dims import Dim
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 
@@ -34,53 +35,6 @@ class InvalidNode(Exception):
     def __init__(self, text: str, code: str = "bad-node") -> None:
         self.code = code
         super().__init__(text)
-
-
-class EqualDims(Exception):
-    """The node can only run where two dimensions are equal: the import starts anew with `symbol` meaning `value`."""
-
-    def __init__(self, symbol: str, value: Dim) -> None:
-        self.symbol, self.value = symbol, value
-        super().__init__(f"{symbol} must be {value}")
-
-
-_BROADCASTING = frozenset((
-    "add", "sub", "mul", "div", "pow", "maximum", "minimum", "mod", "fmod", "equal", "not_equal", "less", "less_equal",
-    "greater", "greater_equal", "and", "or", "xor", "where", "clip", "prelu",
-))  # fmt: skip
-
-
-def is_symbol(d: Dim) -> bool:
-    """One symbol and nothing else."""
-    return any(d == symbol(name) for name in symbols(d))
-
-
-def dimensions_that_meet(op: str, shapes: Sequence[Sequence[Dim]], attrs: Mapping[str, Any]) -> Iterator[tuple[Dim, Dim]]:
-    """Pairs of dimensions that an operator wants equal, some of them symbolic and not known to be.
-
-    Two that broadcast are taken to be equal unless one of them is the number 1: models whose exporter gave one axis two
-    names (or none) are many, and those where a symbolic axis is 1 at times and broadcasts then are few. Feeding the
-    latter is refused, not computed wrongly, since both axes become one symbol.
-    """
-    if op in _BROADCASTING:
-        yield from _aligned(shapes)
-    elif op == "expand":
-        yield from _aligned([*shapes, attrs["shape"]])
-    elif op == "matmul" and all(shapes):
-        a, b = shapes
-        yield a[-1], b[-2] if len(b) > 1 else b[0]
-        yield from _aligned([a[:-2], b[:-2]])
-    elif op == "concat" and len({len(s) for s in shapes}) == 1:
-        for k in range(len(shapes[0])):
-            if k != attrs["axis"]:
-                yield from ((shapes[0][k], s[k]) for s in shapes[1:])
-
-
-def _aligned(shapes: Sequence[Sequence[Dim]]) -> Iterator[tuple[Dim, Dim]]:
-    rank = max(map(len, shapes))
-    for k in range(1, rank + 1):
-        column = [d for s in shapes if len(s) >= k and (d := s[-k]) != 1]
-        yield from ((column[0], d) for d in column[1:])
 
 
 @dataclass
@@ -215,21 +169,29 @@ class Call:
     # ---- answers ----------------------------------------------------------------------------------------------------
     def emit(self, op: str, inputs: Sequence[str | None], **attrs: Any) -> str:
         """Append an IR operator that stands for this node; returns its first output."""
+        operands = list(inputs)
+        shapes = [None if i is None else self.shape(i) for i in inputs]
+        for demand in demands(op, shapes, attrs):
+            value = operands[demand.operand]
+            assert value is not None
+            operands[demand.operand] = self._held_to(value, demand)
+        return self._append(op, operands, attrs)
+
+    def _append(self, op: str, inputs: Sequence[str | None], attrs: Mapping[str, Any]) -> str:
         name = self.node.name or self.origin
         made = self.graph.make(op, inputs, attrs, name=name, origin=(self.origin,))
-        for a, b in dimensions_that_meet(op, [self.shape(i) for i in made.reads], attrs):
-            self.require_equal(a, b)
         self.contents.record(self.graph.insert(made))
         return made.output
 
-    def require_equal(self, a: Dim, b: Dim) -> None:
-        """Two dimensions that must be equal, or the node cannot run: where one is a symbol, it takes the other's meaning.
-
-        Numbers that differ are left to the operator's own rule.
-        """
-        for one, other in ((b, a), (a, b)):
-            if one != other and is_symbol(one) and (isinstance(other, int) or is_symbol(other)):
-                raise EqualDims(str(one), other)
+    def _held_to(self, value: str, demand: Demand) -> str:
+        """The value, its dimension held to the extent that is asked for. Two numbers are left to the operator's rule."""
+        shape = self.shape(value)
+        have = shape[demand.axis]
+        require_equal(have, demand.extent)
+        if isinstance(have, int) and isinstance(demand.extent, int):
+            return value
+        held = (*shape[: demand.axis], demand.extent, *shape[demand.axis + 1 :])
+        return self._append("reshape", [value], {"shape": held})
 
     def scalar(self, number: float, like: str) -> str:
         """A constant of rank 0 and the element type of another value."""

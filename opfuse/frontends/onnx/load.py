@@ -16,7 +16,8 @@ from onnx import ModelProto, NodeProto, defs
 
 from opfuse.errors import InputError, ModelError, UnsupportedOperator, UnsupportedOperators
 from opfuse.frontends.onnx import imports
-from opfuse.frontends.onnx.call import Call, EqualDims, InvalidNode, Unsupported
+from opfuse.frontends.onnx.call import Call, InvalidNode, Unsupported
+from opfuse.frontends.onnx.equal_dims import EqualDims
 from opfuse.frontends.onnx.imports.definition import Import
 from opfuse.frontends.onnx.model_file import EXPORT_AGAIN, SourceModel, node_name, read, subgraphs
 from opfuse.frontends.onnx.shapes import Contents
@@ -32,6 +33,11 @@ from opfuse.ir.dims import Dim, SymbolicDim, bind, dims_text
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import TensorType
 
+_WAYS_OUT = {
+    "no-folder": "load the model by its path",
+    "external-data-missing": "put the file with the weights beside the model",
+    "external-data-truncated": "export or download the file with the weights again",
+}
 _CONTROL_FLOW = ("If", "Loop", "Scan")
 GIVE_SHAPES = "give the shapes of the inputs"
 
@@ -63,11 +69,15 @@ def _input_types(source: SourceModel, missing: list[UnsupportedOperator]) -> dic
     names, types = SymbolNames([*graph.input, *graph.output]), {}
     for value in graph.input:
         if value.name in types:
-            raise ModelError(source.name, f"it has two inputs of the name {value.name!r}", EXPORT_AGAIN, code="duplicate-value")
+            raise ModelError(
+                source.name, f"it has two inputs of the name {value.name!r}", EXPORT_AGAIN, code="duplicate-value"
+            )
         try:
             types[value.name] = names.tensor_type(value)
         except ElementTypeError as error:
-            missing.append(UnsupportedOperator(f"input {value.name!r}", value.type.WhichOneof("value") or "unknown", str(error)))
+            missing.append(
+                UnsupportedOperator(f"input {value.name!r}", value.type.WhichOneof("value") or "unknown", str(error))
+            )
         except ValueError as error:
             raise ModelError(source.name, f"its input {value.name!r} cannot be used: {error}",
                              "export the model with the ranks of its inputs", code="no-rank") from error  # fmt: skip
@@ -82,14 +92,15 @@ def _initialisers(source: SourceModel) -> dict[str, np.ndarray]:
     sparse = [(s.values.name, s, sparse_array) for s in graph.sparse_initializer]
     for name, tensor, decode in [*dense, *sparse]:
         if name in out:
-            raise ModelError(source.name, f"it has two initialisers of the name {name!r}", EXPORT_AGAIN, code="duplicate-value")
+            raise ModelError(
+                source.name, f"it has two initialisers of the name {name!r}", EXPORT_AGAIN, code="duplicate-value"
+            )
         if name not in needed:
             continue
         try:
-            out[name] = decode(tensor, source.folder)  # type: ignore[operator]
+            out[name] = decode(tensor, source.folder)
         except TensorDataError as error:
-            way_out = "load the model by its path" if error.code == "no-folder" else (
-                "put the file with the weights beside the model" if "external" in error.code else EXPORT_AGAIN)  # fmt: skip
+            way_out = _WAYS_OUT.get(error.code, EXPORT_AGAIN)
             raise ModelError(source.name, f"initialiser {name!r}: {error}", way_out, code=error.code) from error
         except ElementTypeError as error:
             entry = UnsupportedOperator(f"initialiser {name!r}", "tensor", str(error))
@@ -110,7 +121,9 @@ def _fixed_symbols(inputs: Mapping[str, TensorType], shapes: Mapping[str, Sequen
     for name, shape in shapes.items():
         declared = inputs.get(name)
         if declared is None:
-            raise InputError(name, "the model has no such input", f"its inputs are {', '.join(map(repr, inputs))}", code="no-input")
+            raise InputError(
+                name, "the model has no such input", f"its inputs are {', '.join(map(repr, inputs))}", code="no-input"
+            )
         text = f"shape [{dims_text(shape)}] does not fit [{dims_text(declared.shape)}]"
         if len(shape) != declared.rank:
             raise InputError(name, text, f"give {declared.rank} numbers", code="bad-shape")
@@ -188,7 +201,9 @@ class _Walk:
         return self.graph
 
     def _fail(self, problem: str, code: str, node: NodeProto | None = None) -> ModelError:
-        return ModelError(self.source.name, problem, EXPORT_AGAIN, node=node_name(node) if node is not None else "", code=code)
+        return ModelError(
+            self.source.name, problem, EXPORT_AGAIN, node=node_name(node) if node is not None else "", code=code
+        )
 
     def _place_inputs(self) -> None:
         for value in self.source.proto.graph.input:
@@ -198,7 +213,10 @@ class _Walk:
                 continue
             if default is not None:
                 if default.dtype != type_.dtype.numpy:
-                    raise self._fail(f"initialiser {value.name!r} is {default.dtype}, and is declared {type_.dtype.value}", "ill-typed")
+                    raise self._fail(
+                        f"initialiser {value.name!r} is {default.dtype}, and is declared {type_.dtype.value}",
+                        "ill-typed",
+                    )
                 type_ = TensorType(type_.dtype, default.shape)
             self.graph.add_input(value.name, type_, default)
             self._name(value.name, value.name)
@@ -264,11 +282,13 @@ class _Walk:
                 continue
             formal, text = schema.inputs[min(k, len(schema.inputs) - 1)], onnx_name(self.graph.types[value].dtype)
             if text not in formal.types:
-                raise InvalidNode(f"its input {node.input[k]!r} is {text}, which {_operator_text(self.source, node)} does not take",
-                                  "ill-typed")  # fmt: skip
+                taker = _operator_text(self.source, node)
+                raise InvalidNode(f"its input {node.input[k]!r} is {text}, which {taker} does not take", "ill-typed")
             if formal.is_homogeneous and bound.setdefault(formal.type_str, text) != text:
-                raise InvalidNode(f"its input {node.input[k]!r} is {text}, and must be {bound[formal.type_str]} like the one before",
-                                  "ill-typed")  # fmt: skip
+                other = bound[formal.type_str]
+                raise InvalidNode(
+                    f"its input {node.input[k]!r} is {text}, and must be {other} like others", "ill-typed"
+                )
 
     def _place_outputs(self) -> None:
         outputs = {}
@@ -280,7 +300,10 @@ class _Walk:
             expected = declared.type.tensor_type.elem_type
             made = self.graph.types[value].dtype
             if expected and _type_name(expected) != onnx_name(made):
-                raise self._fail(f"its output {declared.name!r} is declared {_type_name(expected)}, and is {onnx_name(made)}", "ill-typed")
+                raise self._fail(
+                    f"its output {declared.name!r} is declared {_type_name(expected)}, and is {onnx_name(made)}",
+                    "ill-typed",
+                )
         self.graph.set_outputs(outputs)
 
 

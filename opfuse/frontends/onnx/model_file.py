@@ -3,7 +3,7 @@
     read("model.onnx")  -> SourceModel(proto, name="model.onnx", folder=Path("."), opsets={"": 17})
 
 Checked here: that it is ONNX at all, its versions, that every name is made once and before it is read (nodes may stand
-in any order; a cycle is named), and each node against its operator's schema. Only nodes that some output needs are kept.
+in any order; a cycle is named), and each node against its operator's schema. Only nodes that some output needs stay.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> SourceModel:
         try:
             proto = inliner.inline_local_functions(proto)
         except Exception as error:  # the inliner raises plain exceptions of its C++ side
-            raise ModelError(name, f"its functions cannot be inlined: {_line(error)}", EXPORT_AGAIN, code="bad-function") from error
+            raise ModelError(
+                name, f"its functions cannot be inlined: {_line(error)}", EXPORT_AGAIN, code="bad-function"
+            ) from error
     if not proto.graph.output:
         raise ModelError(name, "its graph has no outputs", EXPORT_AGAIN, code="no-outputs")
     nodes = _sorted(proto.graph, name)
@@ -77,7 +79,9 @@ def _parse(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPro
     except FileNotFoundError as error:
         raise ModelError(str(path), "there is no such file", "check the path", code="no-file") from error
     except OSError as error:
-        raise ModelError(str(path), f"it cannot be read: {error.strerror}", "check the path", code="unreadable") from error
+        raise ModelError(
+            str(path), f"it cannot be read: {error.strerror}", "check the path", code="unreadable"
+        ) from error
     return _decode(data, str(path)), str(path), path.parent
 
 
@@ -101,7 +105,9 @@ def _opsets(proto: ModelProto, name: str) -> dict[str, int]:
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if opsets.setdefault(domain, entry.version) != entry.version:
-            raise ModelError(name, f"it imports two versions of the domain {domain or 'ai.onnx'!r}", EXPORT_AGAIN, code="bad-opset")
+            raise ModelError(
+                name, f"it imports two versions of the domain {domain or 'ai.onnx'!r}", EXPORT_AGAIN, code="bad-opset"
+            )
     opset = opsets.get("", 1 if proto.ir_version < 3 else OLDEST_OPSET)  # IR versions 1 and 2 mean opset 1
     newest = int(defs.onnx_opset_version())
     if opset < OLDEST_OPSET:
@@ -130,18 +136,20 @@ def _free_names(graph: GraphProto) -> list[str]:
 
 
 def _sorted(graph: GraphProto, model: str) -> tuple[NodeProto, ...]:
-    """The nodes that outputs need, each after all that it reads; as they stand in the file wherever that is possible."""
+    """The nodes that outputs need, each after all that it reads; in the order of the file where that is possible."""
     given = [*(i.name for i in graph.input), *(i.name for i in graph.initializer)]
     given += [s.values.name for s in graph.sparse_initializer]
     known = set(given)
     makers: dict[str, int] = {}
     for k, node in enumerate(graph.node):
-        for output in node.output:
-            if output and (output in known or makers.setdefault(output, k) != k):
-                other = node_name(graph.node[makers[output]]) if output in makers else "an input or initialiser"
-                text = f"it makes the value {output!r}, which {other!r} makes too" if output in makers else (
-                    f"it makes the value {output!r}, which is {other} already")  # fmt: skip
+        for output in (o for o in node.output if o):
+            if output in makers and not _both_constants(graph.node[makers[output]], node):
+                text = f"it makes the value {output!r}, which {node_name(graph.node[makers[output]])!r} makes too"
                 raise ModelError(model, text, EXPORT_AGAIN, node=node_name(node), code="duplicate-value")
+            if output in known:
+                text = f"it makes the value {output!r}, which is an input or initialiser already"
+                raise ModelError(model, text, EXPORT_AGAIN, node=node_name(node), code="duplicate-value")
+            makers[output] = k
     for output in graph.output:
         if output.name not in known and output.name not in makers:
             raise ModelError(model, f"nothing makes its output {output.name!r}", EXPORT_AGAIN, code="undefined-value")
@@ -149,7 +157,14 @@ def _sorted(graph: GraphProto, model: str) -> tuple[NodeProto, ...]:
     return tuple(graph.node[k] for k in order)
 
 
-def _depth_first(graph: GraphProto, roots: Sequence[int], makers: dict[str, int], known: set[str], model: str) -> list[int]:
+def _both_constants(one: NodeProto, other: NodeProto) -> bool:
+    """Tools that edit a model append a constant of an old name; of two, the later counts (as in ONNX Runtime)."""
+    return one.op_type == other.op_type == "Constant"
+
+
+def _depth_first(
+    graph: GraphProto, roots: Sequence[int], makers: dict[str, int], known: set[str], model: str
+) -> list[int]:
     needs: dict[int, list[int]] = {}
     done: set[int] = set()
     path: dict[int, None] = {}  # nodes on the way from a root, in order
@@ -164,8 +179,6 @@ def _depth_first(graph: GraphProto, roots: Sequence[int], makers: dict[str, int]
             needs[k] = _makers_of(graph.node[k], makers, known, model)
         path[k] = None
         waiting = [m for m in needs[k] if m not in done]
-        if on_path := next((m for m in waiting if m in path), None):
-            _raise_cycle(graph, list(path), on_path, model)
         if waiting and waiting[0] in path:
             _raise_cycle(graph, list(path), waiting[0], model)
         if waiting:
@@ -189,7 +202,13 @@ def _makers_of(node: NodeProto, makers: dict[str, int], known: set[str], model: 
         if name in makers:
             found.append(makers[name])
         elif name not in known:
-            raise ModelError(model, f"it reads {name!r}, which nothing makes", EXPORT_AGAIN, node=node_name(node), code="undefined-value")
+            raise ModelError(
+                model,
+                f"it reads {name!r}, which nothing makes",
+                EXPORT_AGAIN,
+                node=node_name(node),
+                code="undefined-value",
+            )
     return found
 
 

@@ -23,7 +23,7 @@ from opfuse.ir.ops import get
 from opfuse.ir.types import DType
 
 LARGEST = 4096  # elements: tensors of shape arithmetic are short; longer integer tensors are data
-_FAR = 2**31 - 1  # exporters write this and larger numbers for "to the end"
+_FAR = 10**8  # exporters write such numbers (2**31 - 1, 10**9) for "to the end"; no axis is that long
 _TRACKED = (DType.I64, DType.I32, DType.BOOL)
 
 
@@ -234,7 +234,7 @@ class Contents:
         return np.asarray(result[producer.outputs.index(value)])
 
     def materialise(self) -> None:
-        """Cut shape arithmetic out of the graph: whoever reads a value with known contents reads `dims` or a constant."""
+        """Cut shape arithmetic out: whoever reads a value with known contents reads `dims` or a constant instead."""
         graph = self.graph
         arithmetic = {v for v in self._known if graph.producer(v) is not None}
         replaced = {}

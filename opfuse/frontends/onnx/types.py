@@ -66,7 +66,7 @@ class SymbolNames:
         self._taken = {d.dim_param for v in values for d in v.type.tensor_type.shape.dim if d.dim_param}
 
     def tensor_type(self, value: ValueInfoProto) -> TensorType:
-        """The declared type; ElementTypeError where it is no tensor of a known type, ValueError where it has no rank."""
+        """The declared type; ElementTypeError where the IR has none such, ValueError where it has no rank."""
         kind = value.type.WhichOneof("value")
         if kind != "tensor_type":
             raise ElementTypeError(f"a value of kind {(kind or 'unknown').removesuffix('_type')} is not supported")
@@ -117,7 +117,9 @@ def _external(tensor: TensorProto, folder: Path | None, dtype: np.dtype, shape: 
     if not location or Path(location).is_absolute() or not path.is_relative_to(folder.resolve()):
         raise TensorDataError(f"its data lie in {location!r}, outside the folder of the model", "external-data-outside")
     if not path.is_file():
-        raise TensorDataError(f"its data should lie in {str(path)!r}, and there is no such file", "external-data-missing")
+        raise TensorDataError(
+            f"its data should lie in {str(path)!r}, and there is no such file", "external-data-missing"
+        )
     count = int(np.prod(shape, dtype=np.int64))
     try:
         offset = int(entries.get("offset") or 0)
@@ -125,7 +127,9 @@ def _external(tensor: TensorProto, folder: Path | None, dtype: np.dtype, shape: 
     except ValueError as error:
         raise TensorDataError(f"the place of its external data is malformed: {error}") from error
     if length != count * dtype.itemsize:
-        raise TensorDataError(f"its external data have {length} bytes, shape {list(shape)} needs {count * dtype.itemsize}")
+        raise TensorDataError(
+            f"its external data have {length} bytes, shape {list(shape)} needs {count * dtype.itemsize}"
+        )
     if offset < 0 or offset + length > path.stat().st_size:
         end = f"needs bytes {offset} to {offset + length} of {str(path)!r}"
         raise TensorDataError(f"it {end}, which has {path.stat().st_size}", "external-data-truncated")

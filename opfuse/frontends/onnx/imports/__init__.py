@@ -29,11 +29,12 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         movement,
         normalisation,
         reduction,
+        resize,
         window,
     )
 
     rows: dict[tuple[str, str, int], Import] = {}
-    for family in (elementwise, reduction, contraction, window, movement, indexing, normalisation):
+    for family in (elementwise, reduction, contraction, window, movement, indexing, normalisation, resize):
         for entry in family.IMPORTS:
             for version in entry.since:
                 if rows.setdefault((entry.domain, entry.op, version), entry) is not entry:

@@ -1,7 +1,7 @@
 """Matrix products.
 
-    Gemm(A, B, C, alpha=.5, transB=1)  -> add(mul(matmul(A, transpose(B)), .5), C)
-    FusedMatMul(A, B, transA=1)        -> matmul(transpose(A), B)
+Gemm(A, B, C, alpha=.5, transB=1)  -> add(mul(matmul(A, transpose(B)), .5), C)
+FusedMatMul(A, B, transA=1)        -> matmul(transpose(A), B)
 """
 
 from __future__ import annotations

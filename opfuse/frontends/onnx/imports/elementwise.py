@@ -1,8 +1,8 @@
 """Elementwise operators: arithmetic, comparison, logic, activations, casts.
 
-    Max(a, b, c)              -> maximum(maximum(a, b), c)
-    Clip-6(x, min=0, max=6)   -> clip(x, 0, 6) with constants; Clip-11 has them as inputs already
-    Dropout(x)                -> identity(x)
+Max(a, b, c)              -> maximum(maximum(a, b), c)
+Clip-6(x, min=0, max=6)   -> clip(x, 0, 6) with constants; Clip-11 has them as inputs already
+Dropout(x)                -> identity(x)
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def _with_alpha(call: Call, ir: str, alpha: float) -> str:
 
 def selu(call: Call) -> str:
     alpha = call.float_attribute("alpha", 1.67326319217681884765625)
-    return call.emit("selu", [call.input(0)], alpha=alpha, gamma=call.float_attribute("gamma", 1.05070102214813232421875))
+    return call.emit(
+        "selu", [call.input(0)], alpha=alpha, gamma=call.float_attribute("gamma", 1.05070102214813232421875)
+    )
 
 
 def hard_sigmoid(call: Call) -> str:

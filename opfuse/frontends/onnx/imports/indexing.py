@@ -1,8 +1,8 @@
 """Gathers, and values made from nothing: constants, ranges, fills.
 
-    Gather(table [V, D], ids [B, S])   -> gather(table, ids, axis=0)
-    Range(2, S, 3)                     -> add(mul(iota(ceil((S - 2) / 3)), 3), 2)
-    Constant in any of its attributes  -> a constant of the graph
+Gather(table [V, D], ids [B, S])   -> gather(table, ids, axis=0)
+Range(2, S, 3)                     -> add(mul(iota(ceil((S - 2) / 3)), 3), 2)
+Constant in any of its attributes  -> a constant of the graph
 """
 
 from __future__ import annotations
@@ -69,12 +69,14 @@ def constant_of_shape(call: Call) -> str:
 def eye_like(call: Call) -> str:
     """A constant where the shape is known: ones on diagonal k."""
     x = call.input(0)
-    shape = [d for d in call.shape(x) if isinstance(d, int)]
-    if len(shape) != 2:
+    if call.rank(x) != 2:
+        raise InvalidNode(f"its input has rank {call.rank(x)}, and must have rank 2")
+    rows, columns = call.shape(x)
+    if not isinstance(rows, int) or not isinstance(columns, int):
         call.unsupported("its shape depends on input shapes; give the shapes of the inputs")
     found = call.attribute("dtype")
     dtype = element_type(found.i) if found is not None else call.dtype(x)
-    return call.graph.add_constant(np.eye(*shape, k=call.int_attribute("k", 0)).astype(dtype.numpy))
+    return call.graph.add_constant(np.eye(rows, columns, call.int_attribute("k", 0)).astype(dtype.numpy))
 
 
 def make_range(call: Call) -> str:

@@ -1,18 +1,18 @@
 """Movement: reshapes, slices, joins, pads. All numbers are resolved, from attributes or inputs as the version has it.
 
-    Reshape(x [B, S, 384], [0, 0, 12, -1])         -> reshape(x, shape=(B, S, 12, 32))
-    Slice-10(x, starts=[-2], ends=[MAX], axes=[1]) -> slice(x, starts=(0, S-2), stops=(B, S), steps=(1, 1))
-    Split(x [8, 6], axis=1) into 2                 -> slice 0:3, slice 3:6
+Reshape(x [B, S, 384], [0, 0, 12, -1])         -> reshape(x, shape=(B, S, 12, 32))
+Slice-10(x, starts=[-2], ends=[MAX], axes=[1]) -> slice(x, starts=(0, S-2), stops=(B, S), steps=(1, 1))
+Split(x [8, 6], axis=1) into 2                 -> slice 0:3, slice 3:6
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-
 from opfuse.frontends.onnx.call import Call, InvalidNode
+from opfuse.frontends.onnx.equal_dims import require_equal
 from opfuse.frontends.onnx.imports.definition import Import
-from opfuse.frontends.onnx.shapes import maximum, reshape_target, slice_bounds
+from opfuse.frontends.onnx.shapes import reshape_target, slice_bounds
 from opfuse.ir.dims import Dim, SymbolicDim, ceildiv, floordiv, product
 
 _WIDENED = (21, 23, 24, 25)  # versions that only admit more element types
@@ -56,7 +56,7 @@ def squeeze(call: Call) -> str:
     if wrong := [k for k in axes if isinstance(shape[k], int) and shape[k] != 1]:
         raise InvalidNode(f"dimension {wrong[0]} of size {shape[wrong[0]]} cannot be dropped")
     for k in axes:
-        call.require_equal(shape[k], 1)
+        require_equal(shape[k], 1)
     return call.emit("reshape", [x], shape=tuple(d for k, d in enumerate(shape) if k not in axes))
 
 
@@ -130,16 +130,18 @@ def _slice_axes(call: Call, starts: Sequence[Dim], stops: Sequence[Dim], axes: S
     axes = range(len(starts)) if axes is None else [call.axis(a, call.rank(x)) for a in axes]
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(stops) == len(axes) == len(steps) or len(starts) > call.rank(x):
-        raise InvalidNode(f"its starts, ends, axes and steps have {len(starts)}, {len(stops)}, {len(axes)} and {len(steps)} numbers")
+        raise InvalidNode(f"it has {len(starts)} starts, {len(stops)} ends, {len(axes)} axes and {len(steps)} steps")
     return _slice(call, x, dict(zip(axes, zip(starts, stops, steps, strict=True), strict=True)))
 
 
 def split(call: Call) -> tuple[str | None, ...]:
-    """Into parts of given sizes (attribute before version 13, then input), or into equal parts, the last one smaller."""
+    """Into parts of given sizes (attribute before version 13, then input), or equal parts, the last one smaller."""
     x = call.input(0)
     axis = call.axis(call.int_attribute("axis", 0), call.rank(x))
     extent, count = call.shape(x)[axis], len(call.node.output)
-    sizes: Sequence[Dim] | None = call.ints_attribute("split") if call.version < 13 else call.dims(1) if call.has(1) else None
+    sizes: Sequence[Dim] | None = (
+        call.ints_attribute("split") if call.version < 13 else call.dims(1) if call.has(1) else None
+    )
     if sizes is None:
         sizes = _equal_parts(call, extent, call.int_attribute("num_outputs", count) if call.version >= 18 else count)
     if len(sizes) != count:
@@ -156,8 +158,9 @@ def split(call: Call) -> tuple[str | None, ...]:
 
 def _part(call: Call, x: str, axis: int, start: Dim, stop: Dim) -> str:
     shape = call.shape(x)
-    return call.emit("slice", [x], starts=tuple(start if k == axis else 0 for k in range(len(shape))),
-                     stops=tuple(stop if k == axis else d for k, d in enumerate(shape)), steps=(1,) * len(shape))  # fmt: skip
+    starts = tuple(start if k == axis else 0 for k in range(len(shape)))
+    stops = tuple(stop if k == axis else d for k, d in enumerate(shape))
+    return call.emit("slice", [x], starts=starts, stops=stops, steps=(1,) * len(shape))
 
 
 def _equal_parts(call: Call, extent: Dim, count: int) -> list[Dim]:
@@ -165,7 +168,9 @@ def _equal_parts(call: Call, extent: Dim, count: int) -> list[Dim]:
     if size * count == extent:
         return [size] * count
     if not isinstance(extent, int):
-        call.unsupported(f"whether {extent} divides into {count} equal parts is not known; give the shapes of the inputs")
+        call.unsupported(
+            f"whether {extent} divides into {count} equal parts is not known; give the shapes of the inputs"
+        )
     if call.version < 18:
         raise InvalidNode(f"{extent} elements do not divide into {count} equal parts")
     size = ceildiv(extent, count)

@@ -1,8 +1,8 @@
 """Softmax and the normalisations, by all their versions.
 
-    Softmax-11(x [2, 3, 4], axis=1)          -> reshape to [2, 12], softmax(axis=1), reshape back
-    LayerNormalization(x, s, b) -> (y, m, i) -> layer_norm, and the mean and 1 / deviation only where they are read
-    BatchNormalization in training mode      -> declined: batch statistics are not inference
+Softmax-11(x [2, 3, 4], axis=1)          -> reshape to [2, 12], softmax(axis=1), reshape back
+LayerNormalization(x, s, b) -> (y, m, i) -> layer_norm, and the mean and 1 / deviation only where they are read
+BatchNormalization in training mode      -> declined: batch statistics are not inference
 """
 
 from __future__ import annotations

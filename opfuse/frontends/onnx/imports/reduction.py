@@ -1,8 +1,8 @@
 """Reductions: their axes as an attribute in early versions, as an input from version 13 (ReduceSum) or 18 (the others).
 
-    ReduceMean-13(x, axes=[-1])          -> reduce_mean(x, axes=(2,), keepdims=True)
-    ReduceSum-13(x, [])                  -> over all axes; with noop_with_empty_axes, identity
-    GlobalAveragePool(x [N, C, H, W])    -> reduce_mean(x, axes=(2, 3), keepdims=True)
+ReduceMean-13(x, axes=[-1])          -> reduce_mean(x, axes=(2,), keepdims=True)
+ReduceSum-13(x, [])                  -> over all axes; with noop_with_empty_axes, identity
+GlobalAveragePool(x [N, C, H, W])    -> reduce_mean(x, axes=(2, 3), keepdims=True)
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     Conv(x, w, auto_pad=SAME_UPPER, strides=[2, 2])   -> conv(x, w, pads=(0, 0, 1, 1), ...)      for an even extent
     MaxPool(x, kernel_shape=[3, 3])                   -> max_pool(x, kernel=(3, 3), strides=(1, 1), ...)
 
-SAME pads to ceil(extent / stride) output positions (ONNX, Conv): total = max((ceil(d / s) - 1) * s + span - d, 0), the odd
-one at the end for SAME_UPPER and at the beginning for SAME_LOWER.
+SAME pads to ceil(extent / stride) output positions (ONNX, Conv): total = max((ceil(d / s) - 1) * s + span - d, 0), the
+odd one at the end for SAME_UPPER and at the beginning for SAME_LOWER.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def _pads(call: Call, extents: Sequence[Dim], kernel: Sequence[int], strides: Se
     for d, k, s, dilation in zip(extents, kernel, strides, dilations, strict=True):
         total = maximum((ceildiv(d, s) - 1) * s + (k - 1) * dilation + 1 - d, 0)
         if not isinstance(total, int):
-            call.unsupported(f"auto_pad={mode} with stride {s} depends on the extent {d}; give the shapes of the inputs")
+            call.unsupported(
+                f"auto_pad={mode} with stride {s} depends on the extent {d}; give the shapes of the inputs"
+            )
         small, large = total // 2, total - total // 2
         begins.append(small if mode == "SAME_UPPER" else large)
         ends.append(large if mode == "SAME_UPPER" else small)
@@ -73,7 +75,9 @@ def conv(call: Call) -> str:
     strides, dilations = (_numbers(call, name, 1, len(kernel)) for name in ("strides", "dilations"))
     pads = _pads(call, extents, kernel, strides, dilations)
     inputs = [x, w, call.optional(2)] if call.has(2) else [x, w]
-    return call.emit("conv", inputs, strides=strides, dilations=dilations, pads=pads, group=call.int_attribute("group", 1))
+    return call.emit(
+        "conv", inputs, strides=strides, dilations=dilations, pads=pads, group=call.int_attribute("group", 1)
+    )
 
 
 def conv_transpose(call: Call) -> str:
@@ -89,8 +93,8 @@ def conv_transpose(call: Call) -> str:
         pads = (0,) * (2 * count) if mode == "VALID" else _numbers(call, "pads", 0, 2 * count)
     else:
         targets = shape[-count:] if shape is not None else [d * s for d, s in zip(extents, strides, strict=True)]
-        pads = _transposed_pads(call, extents, targets, [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)],
-                                strides, extra, mode)  # fmt: skip
+        spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        pads = _transposed_pads(call, extents, targets, spans, strides, extra, mode)
     inputs = [x, w, call.optional(2)] if call.has(2) else [x, w]
     return call.emit("conv_transpose", inputs, strides=strides, dilations=dilations, pads=pads, output_padding=extra,
                      group=call.int_attribute("group", 1))  # fmt: skip
@@ -120,7 +124,9 @@ def _pool(call: Call, ir: str, **attrs: bool) -> str:
     pads = _pads(call, extents, kernel, strides, dilations)
     same = call.string_attribute("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     ceil_mode = bool(call.int_attribute("ceil_mode", 0)) and not same  # SAME says how many positions there are
-    return call.emit(ir, [x], kernel=kernel, strides=strides, dilations=dilations, pads=pads, ceil_mode=ceil_mode, **attrs)
+    return call.emit(
+        ir, [x], kernel=kernel, strides=strides, dilations=dilations, pads=pads, ceil_mode=ceil_mode, **attrs
+    )
 
 
 def max_pool(call: Call) -> tuple[str | None, ...]:
@@ -146,7 +152,9 @@ def activate(call: Call, x: str) -> str:
         return call.emit(_PLAIN_ACTIVATIONS[name], [x])
     if name == "LeakyRelu":
         found = call.attribute("activation_params")
-        alpha = found.floats[0] if found is not None and found.floats else call.float_attribute("activation_alpha", 0.01)
+        alpha = (
+            found.floats[0] if found is not None and found.floats else call.float_attribute("activation_alpha", 0.01)
+        )
         return call.emit("leaky_relu", [x], alpha=float(alpha))
     call.unsupported(f"its activation {name!r} is not supported")
 
