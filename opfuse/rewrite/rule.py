@@ -44,7 +44,7 @@ class Input:
 Operand = Union[Input, tuple[int, ...], np.ndarray, float, int, None]  # a shape is an Input; arrays and numbers are constants
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A graph that tries a rule: operands by the names of the pattern, attributes by the names of its nodes.
 
@@ -61,7 +61,7 @@ class Case:
     spellings: int = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     name: str
     rounding: Rounding

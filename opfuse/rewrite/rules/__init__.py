@@ -40,6 +40,7 @@ LAYOUT = (*layout.RULES, *transposes.RULES)
 PASSES = (
     Pass("simplify", SIMPLIFY),
     Pass("canonical", (*SIMPLIFY, *CANONICAL)),
+    Pass("tables", (*SIMPLIFY, *embedding.TABLE_RULES)),
     Pass("linear", (*SIMPLIFY, *LINEAR)),
     Pass("layout", (*SIMPLIFY, *LAYOUT)),
 )

@@ -116,14 +116,19 @@ def _leads_to_reductions(graph: Graph, value: str, shape: tuple[Dim, ...], steps
         return None if fits else Refusal("other-axes", f"{node.name} reduces other axes", {"node": node.name})
     if node.op not in ELEMENTWISE:
         return Refusal("no-reduction", f"{value} is made by {node.op}", {"value": value})
-    wide = [v for v in node.reads if graph.types[v].elements != 1]
+    wide = [v for v in node.reads if not _is_number(graph, v)]
     for v in wide:
         if graph.types[v].shape != graph.types[value].shape:
             return Refusal("broadcast", f"{v} is broadcast", {"value": v})
         no = _leads_to_reductions(graph, v, shape, steps - 1)
         if no is not None:
             return no
-    return None if wide else Refusal("no-reduction", f"{value} is made of single elements")
+    return None if wide else Refusal("no-reduction", f"{value} is made of numbers")
+
+
+def _is_number(graph: Graph, value: str) -> bool:
+    """A constant of one element, which broadcasts to any shape."""
+    return graph.is_constant(value) and graph.types[value].elements == 1
 
 
 @rule("exact", op("reshape", any_node(ELEMENTWISE, "f"), name="reshape"), cases=(
@@ -136,9 +141,9 @@ def hoist_reshape(m: Match, to: Draft) -> str | Refusal:
     no = _leads_to_reductions(m.graph, f.output, shape)
     if no is not None:
         return no
-    inputs = [v if v is None or m.graph.types[v].elements == 1 else to.reshape(v, shape, of=m.root) for v in f.inputs]
-    if any(v is not None and m.graph.types[v].elements == 1 and m.graph.types[v].rank > len(shape) for v in f.inputs):
-        return Refusal("rank", "a single element of a higher rank would widen the result")
+    if any(m.graph.types[v].rank > len(shape) for v in f.reads if _is_number(m.graph, v)):
+        return Refusal("rank", "a number of a higher rank would widen the result")
+    inputs = [v if v is None or _is_number(m.graph, v) else to.reshape(v, shape, of=m.root) for v in f.inputs]
     return to.emit(f.op, *inputs, of=f, **f.attrs)
 
 

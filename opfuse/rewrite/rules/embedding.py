@@ -83,6 +83,8 @@ def compute_on_table(m: Match, to: Draft) -> str | Refusal:
     gather = makers[0] if len(makers) == 1 else None
     if gather is None or gather.op != "gather" or gather.attrs["axis"] != 0 or not m.graph.is_constant(gather.inputs[0]):
         return Refusal("no-table", "the operand that varies is no row of a constant")
+    if m.graph.is_output(gather.output) or len(m.graph.consumers(gather.output)) != 1:
+        return Refusal("other-readers", f"{gather.output} is read by others too", {"value": gather.output})
     rows = m.graph.constants[str(gather.inputs[0])]
     elements = m.result.elements
     if not isinstance(elements, int) or rows.size > elements or rows.nbytes > LARGEST_TABLE or rows.ndim != 2:
@@ -106,4 +108,5 @@ def _widened(m: Match) -> Refusal:
     return Refusal("widens", f"{m.root.name} widens the table")
 
 
-RULES: tuple[Rule, ...] = (one_hot_to_gather, compute_on_table)
+RULES: tuple[Rule, ...] = (one_hot_to_gather,)
+TABLE_RULES: tuple[Rule, ...] = (compute_on_table,)
