@@ -1,4 +1,4 @@
-"""The command line: `opfuse compile | run | explain | verify | bench | ops`, the same as `python -m opfuse`.
+"""The command line: `opfuse compile | run | explain | verify | bench | ops | doctor`, the same as `python -m opfuse`.
 
     opfuse compile model.onnx -o model.opf --threads 2 --shape input=1x3x224x224
     opfuse run model.opf --input input=image.npy --output results/
@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +55,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from opfuse import __version__
 
-        print(f"opfuse {__version__}")
+        write(f"opfuse {__version__}\n")
         raise typer.Exit()
 
 
@@ -134,14 +135,14 @@ def explain_command(
 @app.command("verify", help="Check every fused region and the whole model against float64.")
 def verify_command(
     model: Model,
-    inputs: Annotated[int | None, typer.Option("--inputs", min=1, help="how many random inputs [default: 2]")] = None,
+    inputs: Annotated[int | None, typer.Option("--inputs", min=1, help="how many random inputs [default: 3]")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="a folder of .npz or .npy files")] = None,
     threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None, no_fuse: NoFusions = None,
     strict: Strict = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
-    with progress(f"verifying {model.name}"):
-        report = executable.verify(inputs=inputs, data=data)
+    with progress(f"verifying {model.name}") as say:
+        report = executable.verify(inputs=inputs, data=data, progress=say)
     if as_json:
         print_json(report.to_json())
     else:
@@ -179,11 +180,32 @@ def ops_command(as_json: AsJson = False) -> None:
     from opfuse.frontends.onnx import supported
     from opfuse.report.run_text import operators_table
 
-    rows = supported()
+    operators = supported()
     if as_json:
-        print_json({"schema": 1, "operators": rows})
+        print_json({"schema": 1, "operators": [asdict(o) for o in operators]})
     else:
-        print_parts(lambda width: [operators_table(rows, width)])
+        print_parts(lambda width: [operators_table(operators)])
+
+
+@app.command("doctor", help="Show the machine as the engine sees it, and the rates that it counts on.")
+def doctor_command(
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="measure the rates anew and keep them")] = False,
+    threads: Threads = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    from opfuse.report.machine import machine_json, machine_parts
+    from opfuse.target import host
+    from opfuse.tune.calibrate import default_cache_dir, load_rates, measure_and_store
+
+    target, cache = host(threads or physical_cores()), default_cache_dir()
+    rates = None if calibrate else load_rates(target, cache)
+    if calibrate:
+        with progress("measuring the machine") as say:
+            rates = measure_and_store(target, cache, lambda what, share: say(f"{what} ({share:.0%})"))
+    target = target.with_rates(rates) if rates is not None else target
+    if as_json:
+        print_json(machine_json(target))
+    else:
+        print_parts(lambda width: machine_parts(target))
 
 
 # ---- models and options ----------------------------------------------------------------------------------------------
@@ -235,7 +257,7 @@ def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def check_fusions(executable: Any, ids: Sequence[str]) -> None:
     """Ids can be checked only once there are decisions; what is compiled later, with other shapes, is left alone."""
-    known = [d.id for model in executable.variants for d in model.ledger.of("fusion")]
+    known = [d.id for model in executable.variants.values() for d in model.ledger.of("fusion") if d.rule == "kernel"]
     for given in ids:
         if given != "all" and known and given not in known:
             raise OptionError("--no-fuse", f"there is no fusion {given!r}", closest(given, known))
@@ -269,7 +291,7 @@ def read_inputs(executable: Any, given: Sequence[str]) -> dict[str, np.ndarray]:
     """Arrays from NAME=FILE.npy and FILE.npz options. Types and shapes are checked by the call."""
     from opfuse.report.feeds import load_npy, load_npz
 
-    names = list(executable.input_names)
+    names = [i.name for i in executable.inputs]
     arrays: dict[str, np.ndarray] = {}
     for text in given:
         name, sign, file = text.partition("=")
@@ -291,8 +313,9 @@ def read_inputs(executable: Any, given: Sequence[str]) -> dict[str, np.ndarray]:
 
 def random_inputs(executable: Any, seed: int) -> dict[str, np.ndarray]:
     from opfuse.report.feeds import random_feed
+    from opfuse.report.reports import specs_of
 
-    return random_feed(executable.input_specs(), seed)
+    return random_feed(specs_of(executable), seed)
 
 
 def write_outputs(results: Mapping[str, np.ndarray], folder: Path) -> dict[str, Path]:
@@ -335,12 +358,25 @@ def print_parts(parts: Callable[[int], Sequence[RenderableType]]) -> None:
         return
     columns = os.environ.get("COLUMNS", "")
     width = clamp_width(int(columns)) if columns.isdecimal() else WIDTH
-    sys.stdout.write(plain(parts(width), width))
+    write(plain(parts(width), width))
 
 
 def print_json(data: Any) -> None:
     """Strict JSON: NaN and infinity become strings."""
-    print(json.dumps(_strict(data), indent=2))
+    write(json.dumps(_strict(data), indent=2) + "\n")
+
+
+class PipeClosed(Exception):
+    """Whoever read standard output is gone (`| head`)."""
+
+
+def write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
+        raise PipeClosed from None
 
 
 def _strict(data: Any) -> Any:
@@ -374,10 +410,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [a for a in given if a != "--debug"]
     try:
         code = app(args=given, prog_name="opfuse", standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
+    except PipeClosed:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return _say_error("interrupted", INTERRUPTED, debug)

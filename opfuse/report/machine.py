@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from opfuse.report.render import count, seconds, size
+from rich.console import RenderableType
+
+from opfuse.report.render import count, plural, seconds, size, table
 from opfuse.target import Target
 
 
@@ -18,7 +20,7 @@ def machine_rows(target: Target) -> list[tuple[str, str]]:
     r = target.rates
     return [
         ("instruction set", f"{target.isa}, {target.vector_bytes * 8}-bit vectors, {target.registers} registers"),
-        ("generated for", f"{target.llvm_cpu or 'generic'}, {target.units} thread{'s' if target.units != 1 else ''}"),
+        ("generated for", f"{target.llvm_cpu or 'generic'}, {plural(target.units, 'thread')}"),
         ("caches", f"L1 {size(target.l1_bytes)}, L2 {size(target.l2_bytes)}, L3 {size(target.l3_bytes)}"),
         ("DRAM bandwidth", f"{size(int(r.dram_bytes_per_s))}/s, all threads"),
         ("L3 bandwidth", f"{size(int(r.l3_bytes_per_s))}/s a thread"),
@@ -33,3 +35,7 @@ def machine_rows(target: Target) -> list[tuple[str, str]]:
 
 def machine_json(target: Target) -> dict[str, Any]:
     return {"schema": 1, **{k: v for k, v in asdict(target).items() if k != "facts"}}
+
+
+def machine_parts(target: Target) -> list[RenderableType]:
+    return [table(("the machine", ""), machine_rows(target))]
