@@ -2,7 +2,7 @@
 
     graph "m" {
       input x: f32[S, 8]
-      const w: f32[2] = [1.0, 2.0]                                  values of small constants stand in the text
+      const w: f32[2] = [1.0, 2.0]                                  small constants show their values
       y = softmax(x) {axis=1}: f32[S, 8] @softmax_1 from ["Softmax_0"]
       output "out" = y
     }
@@ -40,10 +40,10 @@ def print_graph(graph: Graph, inline: int = INLINE_ELEMENTS) -> str:
     """The graph, one line a node. Constants of more than `inline` elements are given by name and type only."""
     lines = [f"graph {json.dumps(graph.name)} {{"]
     for i in graph.inputs:
-        default = f" = {_array_text(graph.defaults[i], inline)}" if i in graph.defaults else ""
+        default = f" = {_default_text(graph.defaults[i], inline)}" if i in graph.defaults else ""
         lines.append(f"  input {_name(i)}: {type_text(graph.types[i])}{default}")
     for c, array in graph.constants.items():
-        value = f" = {_array_text(array, inline)}" if array.size <= inline else ""
+        value = f" = {_array_text(array)}" if array.size <= inline else ""
         lines.append(f"  const {_name(c)}: {type_text(graph.types[c])}{value}")
     lines += [f"  {node_text(graph, n)}" for n in graph.nodes.values()]
     lines += [f"  output {json.dumps(public)} = {_name(value)}" for public, value in graph.outputs.items()]
@@ -110,9 +110,13 @@ def _value(v: Any) -> str:
     raise TypeError(f"attribute {v!r} of type {type(v).__name__} cannot be printed")
 
 
-def _array_text(array: np.ndarray, inline: int) -> str:
-    if array.size > inline:
-        return "..."
+def _default_text(array: np.ndarray, inline: int) -> str:
+    """A default has its own shape, where the input's may be symbolic."""
+    values = _array_text(array) if array.size <= inline else "..."
+    return f"{type_text(TensorType(DType.of(array.dtype), array.shape))} {values}"
+
+
+def _array_text(array: np.ndarray) -> str:
     return f"[{', '.join(_element(x) for x in array.reshape(-1))}]"
 
 
@@ -175,8 +179,8 @@ class _Parser:
         self.at += 1
         return text
 
-    def error(self, problem: str) -> TextError:
-        _, text, line = self.tokens[self.at]
+    def error(self, problem: str, at: int | None = None) -> TextError:
+        _, text, line = self.tokens[self.at if at is None else at]
         return TextError(f"line {line}: {problem} at {text!r}")
 
     def name(self) -> str:
@@ -206,46 +210,51 @@ class _Parser:
                 self.need("=")
                 outputs[public] = self.name()
                 if outputs[public] not in out.types:
-                    raise self.error(f"output {public!r} shows {outputs[public]!r}, which nothing makes")
+                    raise self.error(f"output {public!r} shows {outputs[public]!r}, which nothing makes", self.at - 1)
             else:
                 self.node(out)
         out.set_outputs(outputs)
         return out
 
     def source(self, g: Graph) -> None:
+        start = self.at
         is_input = self.take("input") or not self.take("const")
         name = self.name()
         self.need(":")
         t = self.type()
-        array = self.array(name, t) if self.take("=") else None
+        array = None
+        if self.take("="):
+            array = self.array(name, self.type() if is_input else t, start)
         try:
             if is_input:
                 g.add_input(name, t, array)
             else:
-                g.add_constant(array if array is not None else self.given(name, t), name)
+                g.add_constant(array if array is not None else self.given(name, t, start), name)
+        except TextError:
+            raise
         except ValueError as error:
-            raise self.error(str(error)) from error
+            raise self.error(str(error), start) from error
 
-    def given(self, name: str, t: TensorType) -> np.ndarray:
+    def given(self, name: str, t: TensorType, start: int) -> np.ndarray:
         array = self.constants.get(name)
         if array is None:
-            raise self.error(f"the values of {name!r} are neither in the text nor given")
+            raise self.error(f"the values of {name!r} are neither in the text nor given", start)
         if TensorType(DType.of(array.dtype), array.shape) != t:
-            raise self.error(f"{name!r} is given as {array.dtype}{list(array.shape)}, but the text says {t}")
+            raise self.error(f"{name!r} is given as {array.dtype}{list(array.shape)}, but the text says {t}", start)
         return array
 
-    def array(self, name: str, t: TensorType) -> np.ndarray:
+    def array(self, name: str, t: TensorType, start: int) -> np.ndarray:
         if self.take("..."):
-            return self.given(name, t)
+            return self.given(name, t, start)
         self.need("[")
         values = self.list(self.value, "]")
         try:
             return np.array(values, t.dtype.numpy).reshape(t.static_shape)
         except (TypeError, ValueError, OverflowError) as error:
-            raise self.error(f"the values of {name!r} do not make {t}: {error}") from error
+            raise self.error(f"the values of {name!r} do not make {t}: {error}", start) from error
 
     def node(self, g: Graph) -> None:
-        outputs = [self.name()]
+        start, outputs = self.at, [self.name()]
         while self.take(","):
             outputs.append(self.name())
         self.need("=")
@@ -258,7 +267,7 @@ class _Parser:
         while self.take(","):
             types.append(self.type())
         if len(types) != len(outputs):
-            raise self.error(f"{len(outputs)} outputs, but {len(types)} types")
+            raise self.error(f"{len(outputs)} outputs, but {len(types)} types", start)
         self.need("@")
         name = self.name()
         origin: tuple[str, ...] = ()
@@ -269,10 +278,10 @@ class _Parser:
             node = Node(name, op, tuple(inputs), tuple(outputs), get(op).complete(attrs), origin)
             g.insert(node)
         except (OperatorError, ValueError) as error:
-            raise self.error(str(error)) from error
+            raise self.error(str(error), start) from error
         for value, t in zip(outputs, types, strict=True):
             if g.types[value] != t:
-                raise self.error(f"{value!r} is {g.types[value]} by the shape rule, but the text says {t}")
+                raise self.error(f"{value!r} is {g.types[value]} by the shape rule, but the text says {t}", start)
 
     def attribute(self) -> tuple[str, Any]:
         key = self.kind("word")
@@ -283,7 +292,7 @@ class _Parser:
     def type(self) -> TensorType:
         word = self.kind("word")
         if word not in _DTYPES:
-            raise self.error(f"{word!r} is no element type")
+            raise self.error(f"{word!r} is no element type", self.at - 1)
         self.need("[")
         return TensorType(_DTYPES[word], tuple(self.list(self.dim, "]")))
 

@@ -47,6 +47,8 @@ def infer(node: Node, types: Mapping[str, TensorType]) -> tuple[TensorType, ...]
     operator = get(node.op)
     try:
         operator.check_arity(node)
+        if missing := [i for i in node.reads if i not in types]:
+            raise OperatorError(f"reads {missing[0]!r}, which nothing makes before it")
         result = operator.infer(Call(node.attrs, tuple(types[i] if i is not None else None for i in node.inputs)))
     except OperatorError as error:
         raise OperatorError(f"node {(node.origin or (node.name,))[0]!r} ({node.op}): {error}") from error
