@@ -40,7 +40,7 @@ def region_bytes(graph: Graph, reads: Iterable[str], writes: Iterable[str]) -> i
 def recount(plan: Plan) -> int:
     """Bytes moved by the fused kernels, counted again from the plan's values alone."""
     sizes = {v.name: value_bytes(v) for v in plan.values}
-    return sum(sizes[v] for k in plan.kernels for v in dict.fromkeys((*k.inputs, *k.outputs)))
+    return sum(sizes[v] for k in plan.kernels for v in dict.fromkeys((*k.reads, *k.writes)))
 
 
 def value_bytes(value: Value) -> int:

@@ -26,12 +26,13 @@ from opfuse.plan.plan import Host, KernelInfo, Native, Place, Plan, Port, Segmen
 from opfuse.plan.storage import Storages
 from opfuse.plan.weights import Pack, WeightsLayout
 from opfuse.target import Target
+from opfuse.tile.packing import pack as pack_panels
 from opfuse.tile.schedule import Packing
 
 
 def build_plan(
     graph: Graph, kernels: Sequence[Kernel], printed: Mapping[int, Sequence[Printed]], options: Options, target: Target,
-    *, bindings: Bindings | None = None, baseline: Graph | None = None, pack: Pack | None = None,
+    *, bindings: Bindings | None = None, baseline: Graph | None = None, pack: Pack = pack_panels,
 ) -> tuple[Plan, np.ndarray]:  # fmt: skip
     """The plan and its weights blob. `baseline` is the graph to count as unfused (this one where None).
 
@@ -43,7 +44,7 @@ def build_plan(
     runs = plan_runs(ordered, [printed.get(n, ()) for n in numbers], storages, options.threads, bindings or {})
     number_of = epochs([r.run for r in runs], options.threads)
     arena = plan_arena(ordered, runs, number_of, storages)
-    places = _Places(graph, storages, arena, WeightsLayout(pack or _packing()))
+    places = _Places(graph, storages, arena, WeightsLayout(pack))
     segments = _segments(ordered, runs, number_of, places)
     values, outputs = _values(graph, ordered, places), _outputs(graph, places)
     pieces, blob = places.weights.build()
@@ -152,12 +153,6 @@ def _outputs(graph: Graph, places: _Places) -> tuple[Port, ...]:
     return tuple(_port(graph, name, value) for name, value in graph.outputs.items())
 
 
-def _packing() -> Pack:
-    from opfuse.tile.packing import pack
-
-    return pack
-
-
 def _port(graph: Graph, name: str, value: str) -> Port:
     type_ = graph.types[value]
     return Port(name, type_.dtype, tuple(d if isinstance(d, int) else -1 for d in type_.shape), value)
@@ -173,6 +168,6 @@ def _info(graph: Graph, kernel: Kernel, number: int, printed: Sequence[Printed])
     return KernelInfo(
         id=text, name=kernel.name, nodes=kernel.origin, provider=kernel.provider, predicted_s=kernel.cost.seconds,
         bytes=account.region_bytes(graph, reads, writes), flops=kernel.cost.flops,
-        scratch_bytes=max((p.scratch_bytes for p in printed), default=0), facts=facts, number=number, inputs=reads,
-        outputs=writes,
+        scratch_bytes=max((p.scratch_bytes for p in printed), default=0), facts=facts, reads=reads, writes=writes,
+        number=number,
     )  # fmt: skip

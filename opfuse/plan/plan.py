@@ -107,6 +107,8 @@ class KernelInfo:
     scratch_bytes: int
     program_text: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()  # values that it reads, weights too (Region.inputs); neighbours are found from these
+    writes: tuple[str, ...] = ()  # values that it makes (Region.outputs)
     number: int = -1  # its place in the list of kernels that the plan was made from
 
 

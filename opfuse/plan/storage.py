@@ -70,7 +70,8 @@ def _roots(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, str]:
             seen.add(root)
             root = direct[root]
         if static_bytes(graph, v) != static_bytes(graph, root):
-            raise ValueError(f"{v!r}, {graph.types[v]}, cannot be a view of {root!r}, {graph.types[root]}: bytes differ")
+            types = f"{graph.types[v]} and {graph.types[root]}"
+            raise ValueError(f"{v!r} cannot be a view of {root!r}: {types} differ in bytes")
         out[v] = root
     return out
 
