@@ -193,10 +193,11 @@ def doctor_command(
     threads: Threads = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     from opfuse.report.machine import machine_json, machine_parts
+    from opfuse.runtime.cache import default_directory
     from opfuse.target import host
-    from opfuse.tune.calibrate import default_cache_dir, load_rates, measure_and_store
+    from opfuse.tune.calibrate import load_rates, measure_and_store
 
-    target, cache = host(threads or physical_cores()), default_cache_dir()
+    target, cache = host(threads or physical_cores()), default_directory()
     rates = None if calibrate else load_rates(target, cache)
     if calibrate:
         with progress("measuring the machine") as say:
@@ -410,6 +411,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [a for a in given if a != "--debug"]
     try:
         code = app(args=given, prog_name="opfuse", standalone_mode=False)
+        if code == INTERRUPTED:  # the command-line library turns an interrupt into this code
+            return _say_error("interrupted", INTERRUPTED, debug)
         return code if isinstance(code, int) else 0
     except PipeClosed:
         return BROKEN_PIPE

@@ -1,6 +1,6 @@
 """Inputs to run a model on: random ones that its integer inputs allow, adversarial ones, and the user's own files.
 
-    specs = input_specs(graph)            # name, dtype, shape, and which integers are allowed
+    specs = feed_specs(graph)            # name, dtype, shape, and which integers are allowed
     random_feed(specs, seed=0)            # {"ids": token numbers below the embedding's rows, "mask": zeros and ones}
     adversarial_feeds(specs)              # large, tiny, zero, -0.0, constant rows, NaN, infinity, extreme integers
     folder_feeds(names, Path("data"))     # every .npz is a feed; .npy files are named after the inputs
@@ -137,7 +137,7 @@ def _offset(graph: Graph, node: Node, value: str) -> int | None:
 
 # ---- inputs, described -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class InputSpec:
+class FeedSpec:
     """An input of a model whose shapes are numbers; `span` is what an integer input may hold."""
 
     name: str
@@ -147,10 +147,10 @@ class InputSpec:
     optional: bool = False  # the model holds a value of its own for it
 
 
-def input_specs(graph: Graph) -> tuple[InputSpec, ...]:
+def feed_specs(graph: Graph) -> tuple[FeedSpec, ...]:
     """ValueError where a shape is still symbolic."""
     return tuple(
-        InputSpec(i, graph.types[i].dtype, graph.types[i].static_shape,
+        FeedSpec(i, graph.types[i].dtype, graph.types[i].static_shape,
                   _within_type(integer_span(graph, i), graph.types[i].dtype), i in graph.defaults)
         for i in graph.inputs
     )  # fmt: skip
@@ -164,7 +164,7 @@ def _within_type(span: Span, dtype: DType) -> Span:
 
 
 # ---- random inputs ---------------------------------------------------------------------------------------------------
-def random_feed(specs: Sequence[InputSpec], seed: int = 0) -> Arrays:
+def random_feed(specs: Sequence[FeedSpec], seed: int = 0) -> Arrays:
     """Standard normal floats; integers within their spans; masks and booleans mostly on. One seed, one feed.
 
     Inputs that the model holds values for are left out.
@@ -175,7 +175,7 @@ def random_feed(specs: Sequence[InputSpec], seed: int = 0) -> Arrays:
     }  # fmt: skip
 
 
-def _random_array(spec: InputSpec, generator: np.random.Generator) -> np.ndarray:
+def _random_array(spec: FeedSpec, generator: np.random.Generator) -> np.ndarray:
     if spec.dtype.is_float:
         return np.asarray(generator.standard_normal(spec.shape)).astype(spec.dtype.numpy)
     if spec.dtype is DType.BOOL or (spec.span.low, spec.span.high) == (0, 1):
@@ -185,7 +185,7 @@ def _random_array(spec: InputSpec, generator: np.random.Generator) -> np.ndarray
 
 
 # ---- adversarial inputs ----------------------------------------------------------------------------------------------
-def adversarial_feeds(specs: Sequence[InputSpec]) -> Iterator[Feed]:
+def adversarial_feeds(specs: Sequence[FeedSpec]) -> Iterator[Feed]:
     """Feeds at the edges of what the inputs may hold. Those that change floats are left out where there are none."""
     base = random_feed(specs, seed=1)
     floats = {s.name for s in specs if s.dtype.is_float and s.name in base}

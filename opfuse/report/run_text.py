@@ -1,6 +1,7 @@
 """Small texts of the command line: the outputs of a run, the table of supported operators.
 
     outputs_table([{"name": "y", "dtype": "float32", "shape": [1, 10], "min": 0.1, ...}], width=80)
+    operators_table(supported())
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from opfuse.frontends.onnx.imports import SupportedOperator
 from opfuse.report.render import shorten, table
 
 
@@ -27,12 +29,10 @@ def outputs_table(outputs: Sequence[Mapping[str, Any]], width: int) -> Renderabl
     return table(columns, rows, right=("min", "mean", "max"), wrap=("written to",))
 
 
-def operators_table(rows: Sequence[Mapping[str, Any]], width: int) -> RenderableType:
-    """Whatever the import table says of an operator, a column a field."""
-    columns = list(dict.fromkeys(k for r in rows for k in r))
-    cells = [[_cell(r.get(c, "")) for c in columns] for r in rows]
-    return table(columns, cells, wrap=columns[-1:] if len(columns) > 1 else ())
-
-
-def _cell(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def operators_table(operators: Sequence[SupportedOperator]) -> RenderableType:
+    """Domain, operator, opsets, and the IR operators that it becomes."""
+    rows = [
+        (o.domain or "ai.onnx", o.op, ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in o.opsets), ", ".join(o.emits))
+        for o in operators
+    ]
+    return table(("domain", "operator", "opsets", "becomes"), rows, wrap=("becomes",))

@@ -9,7 +9,7 @@ import pytest
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
-from opfuse.report.feeds import adversarial_feeds, file_stem, folder_feeds, input_specs, load_npy, random_feed
+from opfuse.report.feeds import adversarial_feeds, file_stem, folder_feeds, feed_specs, load_npy, random_feed
 
 
 def embedding(rows: int = 11, positions: int = 5) -> Graph:
@@ -32,7 +32,7 @@ def embedding(rows: int = 11, positions: int = 5) -> Graph:
 
 
 def test_token_ids_stay_below_the_rows_of_their_embedding() -> None:
-    specs = {s.name: s for s in input_specs(embedding())}
+    specs = {s.name: s for s in feed_specs(embedding())}
     assert (specs["ids"].span.low, specs["ids"].span.high) == (0, 10)
     assert (specs["places"].span.low, specs["places"].span.high) == (-2, 2), "two is added before the gather"
     assert (specs["mask"].span.low, specs["mask"].span.high) == (0, 1)
@@ -44,7 +44,7 @@ def test_the_smallest_gather_binds() -> None:
     g.add_input("ids", TensorType(DType.I64, (3,)))
     outs = [g.emit("gather", [g.add_constant(np.ones((n, 2), np.float32)), "ids"], {"axis": 0}) for n in (9, 4, 7)]
     g.set_outputs({f"y{k}": v for k, v in enumerate(outs)})
-    assert input_specs(g)[0].span.high == 3
+    assert feed_specs(g)[0].span.high == 3
 
 
 def test_what_is_compared_with_an_iota_is_a_class() -> None:
@@ -54,7 +54,7 @@ def test_what_is_compared_with_an_iota_is_a_class() -> None:
     column = g.emit("reshape", ["bytes"], {"shape": (2, 8, 1)})
     classes = g.add_constant(np.arange(257, dtype=np.int32).reshape(1, 1, 257))
     g.set_outputs({"y": g.emit("equal", [column, classes])})
-    span = input_specs(g)[0].span
+    span = feed_specs(g)[0].span
     assert (span.low, span.high) == (0, 256)
 
 
@@ -63,11 +63,11 @@ def test_an_unsigned_type_bounds_its_span() -> None:
     g.add_input("ids", TensorType(DType.U8, (3,)))
     wide = g.emit("cast", ["ids"], {"to": DType.I64})
     g.set_outputs({"y": g.emit("gather", [g.add_constant(np.ones((1000, 2), np.float32)), wide], {"axis": 0})})
-    assert (input_specs(g)[0].span.low, input_specs(g)[0].span.high) == (0, 255)
+    assert (feed_specs(g)[0].span.low, feed_specs(g)[0].span.high) == (0, 255)
 
 
 def test_random_feeds_have_types_and_shapes_and_are_repeatable() -> None:
-    specs = input_specs(embedding())
+    specs = feed_specs(embedding())
     feed, again, other = random_feed(specs, 0), random_feed(specs, 0), random_feed(specs, 1)
     assert {k: (v.dtype, v.shape) for k, v in feed.items()} == {s.name: (s.dtype.numpy, s.shape) for s in specs}
     assert all(np.array_equal(feed[k], again[k]) for k in feed)
@@ -77,7 +77,7 @@ def test_random_feeds_have_types_and_shapes_and_are_repeatable() -> None:
 
 
 def test_adversarial_feeds_reach_the_edges() -> None:
-    feeds = {f.name: f.arrays for f in adversarial_feeds(input_specs(embedding()))}
+    feeds = {f.name: f.arrays for f in adversarial_feeds(feed_specs(embedding()))}
     assert np.all(feeds["greatest integers"]["ids"] == 10) and np.all(feeds["least integers"]["places"] == -2)
     assert np.isnan(feeds["NaN"]["x"]).sum() == 1 and np.isinf(feeds["infinity"]["x"]).sum() == 1
     assert np.all(np.signbit(feeds["negative zeros"]["x"])) and not feeds["zeros"]["x"].any()
@@ -90,7 +90,7 @@ def test_a_model_without_floats_gets_integer_edges_only() -> None:
     g = Graph("ids")
     g.add_input("ids", TensorType(DType.I64, (3,)))
     g.set_outputs({"y": g.emit("gather", [g.add_constant(np.ones((5, 2), np.float32)), "ids"], {"axis": 0})})
-    assert [f.name for f in adversarial_feeds(input_specs(g))] == ["least integers", "greatest integers"]
+    assert [f.name for f in adversarial_feeds(feed_specs(g))] == ["least integers", "greatest integers"]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
-from opfuse.report.feeds import Feed, adversarial_feeds, input_specs, random_feed
+from opfuse.report.feeds import Feed, adversarial_feeds, feed_specs, random_feed
 from opfuse.report.numerics import Trace, TracedKernel, allowed_error, verify
 
 Arrays = Mapping[str, np.ndarray]
@@ -98,7 +98,7 @@ class NumPyPipeline:
 
 
 def feeds_of(graph: Graph) -> list[Feed]:
-    specs = input_specs(graph)
+    specs = feed_specs(graph)
     return [*(Feed(f"random {k}", random_feed(specs, k)) for k in range(2)), *adversarial_feeds(specs)]
 
 
