@@ -1,23 +1,20 @@
 """The machine measured once, in about two seconds: the `Rates` that costs are predicted from.
 
-    rates = rates_for(host(threads=2), default_cache_dir(), progress=print)    # measured, or read back
+    rates = rates_for(host(threads=2), default_directory(), progress=print)    # measured, or read back
     target = target.with_rates(rates)
 
 Each rate is the best of several short runs of a small generated kernel, so that a foreign job on the machine does not
-count as slowness of the machine. Rates are kept as JSON in the user's cache directory under the CPU's model, the
-instruction set and the number of threads; a file that is corrupt, foreign or of another version is measured again.
+count as slowness of the machine. Rates are kept in the user's cache (`runtime.cache`) under the CPU's model, the
+instruction set and the number of threads; an entry that is damaged or makes no sense is measured again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import json
 import math
 import os
 import platform
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -28,19 +25,17 @@ from typing import Any
 import numpy as np
 
 from opfuse.codegen.llvm import jit
+from opfuse.runtime.cache import Cache, key_of
 from opfuse.target import Rates, Target
 from opfuse.tune import probes
 
+KIND = "rates"  # of cache entries
 VERSION = 1  # of the probes: a change of what they measure makes old files stale
 RUNS = 15  # short ones, of which the best counts: some fall between the time slices of other jobs
 RUN_SECONDS = 0.01
 DRAM_BYTES = 256 << 20  # at most: beyond every cache that a core may use, at 25 ms a pass of 20 GB/s
 
 Progress = Callable[[str, float], None]  # what is measured now, and the share that is done
-
-
-def default_cache_dir() -> Path:
-    return Path.home() / ".cache" / "opfuse"
 
 
 def rates_for(target: Target, cache_dir: Path, progress: Progress | None = None) -> Rates:
@@ -209,44 +204,25 @@ def available_cores() -> int:
 # ---- keeping ---------------------------------------------------------------------------------------------------------
 def load_rates(target: Target, cache_dir: Path) -> Rates | None:
     """Rates measured on this CPU before; None where there are none that can be trusted."""
+    stored = Cache(cache_dir).get(KIND, rates_key(target))
+    if stored is None:
+        return None
     try:
-        stored = json.loads(rates_path(target, cache_dir).read_text(encoding="utf-8"))
-        if stored["key"] != rates_key(target):
-            return None
-        rates = Rates(**stored["rates"])
-    except (OSError, ValueError, KeyError, TypeError):
+        rates = Rates(**json.loads(stored))
+    except (ValueError, TypeError):
         return None
     numbers = [getattr(rates, f.name) for f in fields(rates) if f.name != "source"]
     sound = all(isinstance(n, float) and math.isfinite(n) and n > 0 for n in numbers) and isinstance(rates.source, str)
     return rates if sound else None
 
 
-def store_rates(target: Target, rates: Rates, cache_dir: Path) -> Path | None:
-    """Write the file whole or not at all; None where the directory cannot be written (the rates are still good)."""
-    path = rates_path(target, cache_dir)
-    text = json.dumps({"key": rates_key(target), "rates": asdict(rates)}, indent=2) + "\n"
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except OSError:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        return None
-    return path
+def store_rates(target: Target, rates: Rates, cache_dir: Path) -> None:
+    """Keep rates for the next time; nothing happens where the directory cannot be written."""
+    Cache(cache_dir).put(KIND, rates_key(target), json.dumps(asdict(rates)).encode())
 
 
-def rates_key(target: Target) -> dict[str, str | int]:
-    return {"version": VERSION, "cpu": cpu_model(), "isa": target.isa, "threads": target.units}
-
-
-def rates_path(target: Target, cache_dir: Path) -> Path:
-    key = json.dumps(rates_key(target), sort_keys=True)
-    return cache_dir / f"rates-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+def rates_key(target: Target) -> str:
+    return key_of((str(VERSION), cpu_model(), target.isa, str(target.units)))
 
 
 def cpu_model() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from opfuse.runtime.cache import Cache
 from opfuse.target import DESCRIBED_CPU, ISAS, Rates, Target, described, host
 from opfuse.tune import calibrate as module
 from opfuse.tune import probes
@@ -20,7 +21,7 @@ from opfuse.tune.calibrate import (
     calibrate,
     load_rates,
     rates_for,
-    rates_path,
+    rates_key,
     store_rates,
 )
 
@@ -93,39 +94,53 @@ def test_a_gpu_is_not_measured_here() -> None:
 RATES = replace(DESCRIBED_CPU, source="measured: test")
 
 
-def test_rates_are_kept_by_cpu_isa_and_threads(tmp_path: Path) -> None:
+def test_rates_are_kept_by_cpu_isa_and_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = host(threads=1), host(threads=2)
-    path = store_rates(one, RATES, tmp_path / "made" / "on demand")
-    assert path is not None and load_rates(one, path.parent) == RATES
-    assert [p.name for p in path.parent.iterdir()] == [path.name], "a temporary file was left"
-    assert load_rates(two, path.parent) is None
-    assert load_rates(replace(one, isa="plain" if one.isa != "plain" else "avx2"), path.parent) is None
+    folder = tmp_path / "made" / "on demand"
+    store_rates(one, RATES, folder)
+    assert load_rates(one, folder) == RATES
+    assert load_rates(two, folder) is None
+    assert load_rates(replace(one, isa="plain" if one.isa != "plain" else "avx2"), folder) is None
+    monkeypatch.setattr(module, "cpu_model", lambda: "another CPU")
+    assert load_rates(one, folder) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "VERSION", module.VERSION + 1)
+    assert load_rates(one, folder) is None
 
 
-def damaged() -> dict[str, str]:
+def with_rates(**changes: object) -> str:
+    return json.dumps({**asdict(RATES), **changes})
+
+
+SENSELESS = {
+    "empty": "", "truncated": with_rates()[:-20], "list": "[]", "null": "null", "number": "1", "missing": "{}",
+    "unknown field": with_rates(extra=1.0), "zero": with_rates(flops_per_s=0.0), "nan": with_rates(call_s=float("nan")),
+    "text": with_rates(start_s="1"), "negative": with_rates(dram_bytes_per_s=-1.0), "source": with_rates(source=3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SENSELESS)
+def test_an_entry_that_makes_no_sense_is_measured_again(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = host()
-    good = {"key": module.rates_key(target), "rates": asdict(RATES)}
-
-    def with_rates(**changes: object) -> str:
-        return json.dumps({**good, "rates": {**asdict(RATES), **changes}})
-
-    return {
-        "empty": "", "truncated": json.dumps(good)[:-20], "binary": "\x00\x01", "list": "[]", "null": "null",
-        "no rates": json.dumps({"key": good["key"]}), "other version": json.dumps({**good, "key": {"version": 0}}),
-        "unknown field": with_rates(extra=1.0), "zero": with_rates(flops_per_s=0.0),
-        "nan": with_rates(call_s=float("nan")),
-        "text": with_rates(start_s="1"), "negative": with_rates(dram_bytes_per_s=-1.0), "source": with_rates(source=3),
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", damaged())
-def test_a_damaged_file_is_measured_again(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = host()
-    rates_path(target, tmp_path).write_text(damaged()[kind])
+    Cache(tmp_path).put(module.KIND, rates_key(target), SENSELESS[kind].encode())
     assert load_rates(target, tmp_path) is None
     monkeypatch.setattr(module, "calibrate", lambda target, progress: RATES)
     assert rates_for(target, tmp_path) == RATES
-    assert load_rates(target, tmp_path) == RATES, "the file was not mended"
+    assert load_rates(target, tmp_path) == RATES, "the entry was not mended"
+
+
+def test_a_damaged_file_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = host()
+    store_rates(target, RATES, tmp_path)
+    (path,) = (p for p in tmp_path.rglob("*") if p.is_file())
+    content = path.read_bytes()
+    for damaged in (content[:-1], content.replace(b"e", b"f", 1), b"", content + b" "):
+        path.write_bytes(damaged)
+        assert load_rates(target, tmp_path) is None
+        monkeypatch.setattr(module, "calibrate", lambda target, progress: RATES)
+        assert rates_for(target, tmp_path) == load_rates(target, tmp_path) == RATES
 
 
 def test_measured_once_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,5 +158,6 @@ def test_measured_once_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_rates_are_good_though_they_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "calibrate", lambda target, progress: RATES)
     (tmp_path / "file").write_text("in the way")
-    assert store_rates(host(), RATES, tmp_path / "file") is None
+    store_rates(host(), RATES, tmp_path / "file")
+    assert load_rates(host(), tmp_path / "file") is None
     assert rates_for(host(), tmp_path / "file") == RATES
