@@ -27,6 +27,7 @@ from opfuse.frontends.onnx.load import load
 from opfuse.report.bench import BenchReport, bench
 from opfuse.report.feeds import random_feed
 from opfuse.report.render import seconds as time_text
+from opfuse.runtime.interface import Interface
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "models"
@@ -77,12 +78,7 @@ def feeds_of(model: Model, path: Path) -> dict[str, np.ndarray]:
         with np.load(real, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     graph = load(path)
-    bindings: dict[str, int] = {}
-    for name, shape in model.shapes.items():
-        for dim, extent in zip(graph.types[name].shape, shape, strict=True):
-            if not isinstance(dim, int):
-                bindings[str(dim)] = extent
-    return random_feed(graph.bind(bindings))
+    return random_feed(graph.bind(Interface.of(graph).bindings(model.shapes)))
 
 
 def geometric_mean(numbers: Sequence[float]) -> float:
