@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from opfuse.decision import Refusal
-from opfuse.ir.types import DType
+from opfuse.ir.graph import Graph
+from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Op, Var, any_node, op
 from opfuse.rewrite.rule import Case, Input, Rule, rule, same_type
@@ -26,7 +27,11 @@ def moved(name: str) -> Op:
     return op(name, x, name=name)
 
 
-@rule("exact", moved("identity"), when=(same_type("x"),), cases=(Case({"x": (2, 3)}),))
+def _identity(g: Graph) -> list[str]:
+    return [g.emit("relu", [g.emit("identity", [g.add_input("x", TensorType(DType.F32, (2, 3)))])])]
+
+
+@rule("exact", moved("identity"), when=(same_type("x"),), cases=(Case(build=_identity), Case({"x": (2, 3)}, fires=False)))
 def remove_identity(m: Match, to: Draft) -> str:
     """identity(x) -> x"""
     return m["x"]
@@ -207,11 +212,9 @@ def drop_empty_operands(m: Match, to: Draft) -> str | Refusal:
     return to.emit("concat", *kept, axis=axis)
 
 
-def _concat_with_empty(g: Any) -> str:
-    from opfuse.ir.types import TensorType
-
+def _concat_with_empty(g: Graph) -> str:
     a, empty, b = (g.add_input(n, TensorType(DType.F32, s)) for n, s in (("a", (1, 2)), ("e", (0, 2)), ("b", (3, 2))))
-    return str(g.emit("concat", [a, empty, b], {"axis": 0}))
+    return g.emit("concat", [a, empty, b], {"axis": 0})
 
 
 RULES: tuple[Rule, ...] = (
