@@ -25,7 +25,7 @@ from rich.table import Table
 
 from opfuse.frontends.onnx.load import load
 from opfuse.report.bench import BenchReport, bench
-from opfuse.report.feeds import random_feed
+from opfuse.report.feeds import feed_specs, random_feed
 from opfuse.report.render import seconds as time_text
 from opfuse.runtime.interface import Interface
 
@@ -78,7 +78,7 @@ def feeds_of(model: Model, path: Path) -> dict[str, np.ndarray]:
         with np.load(real, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     graph = load(path)
-    return random_feed(graph.bind(Interface.of(graph).bindings(model.shapes)))
+    return random_feed(feed_specs(graph.bind(Interface.of(graph).bindings(model.shapes))))
 
 
 def geometric_mean(numbers: Sequence[float]) -> float:
