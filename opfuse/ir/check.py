@@ -59,7 +59,9 @@ def _sources(graph: Graph) -> dict[str, str]:
         if name not in graph.inputs:
             raise GraphError(f"{name!r} has a default value, but is no input")
         if graph.types[name].dtype is not DType.of(array.dtype) or graph.types[name].rank != array.ndim:
-            raise GraphError(f"the default of input {name!r} is {array.dtype}{list(array.shape)}, not {graph.types[name]}")
+            raise GraphError(
+                f"the default of input {name!r} is {array.dtype}{list(array.shape)}, not {graph.types[name]}"
+            )
     return made
 
 

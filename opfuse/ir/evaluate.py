@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from opfuse.errors import InputError, OpfuseError
-from opfuse.ir.dims import Dim, SymbolicDim, Symbol, bind, symbols
+from opfuse.ir.dims import Dim, Symbol, SymbolicDim, bind, symbols
 from opfuse.ir.graph import Graph, Node, bind_attribute
 from opfuse.ir.ops import get
 from opfuse.ir.types import DType, TensorType
@@ -66,7 +66,9 @@ def evaluate(graph: Graph, feeds: Mapping[str, np.ndarray], dtype: Precision = "
     return {public: state[v] for public, v in graph.outputs.items()}
 
 
-def run_node(node: Node, state: Mapping[str, np.ndarray], bindings: Mapping[str, int], wide: bool) -> tuple[np.ndarray, ...]:
+def run_node(
+    node: Node, state: Mapping[str, np.ndarray], bindings: Mapping[str, int], wide: bool
+) -> tuple[np.ndarray, ...]:
     """The outputs of one node; its inputs are in `state`."""
     attrs = {k: _attribute(v, bindings, wide) for k, v in node.attrs.items()}
     arrays = [state[i] if i is not None else None for i in node.inputs]
@@ -131,7 +133,7 @@ def bind_symbols(graph: Graph, arrays: Mapping[str, np.ndarray]) -> dict[str, in
 
 def _plain_symbol(d: Dim) -> str | None:
     match d:
-        case SymbolicDim(((((Symbol(name),), 1),))):
+        case SymbolicDim((((Symbol(name),), 1),)):
             return name
         case _:
             return None

@@ -151,7 +151,7 @@ class _Parser:
             while place < len(line):
                 found = _TOKEN.match(line, place)
                 if found is None:
-                    raise TextError(f"line {number}: {line[place:place + 20]!r} is not understood")
+                    raise TextError(f"line {number}: {line[place : place + 20]!r} is not understood")
                 if found.lastgroup is not None:
                     self.tokens.append((found.lastgroup, found.group(), number))
                 place = found.end()

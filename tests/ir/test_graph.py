@@ -129,7 +129,9 @@ def test_bind_replaces_symbols_in_types_and_attributes():
 def test_bind_refuses_what_does_not_fit():
     g = Graph()
     g.add_input("x", TensorType(F32, (S, 4)))
-    g.set_outputs({"y": g.emit("slice", ["x"], {"starts": (2, 0), "stops": (S, 4), "steps": (1, 1)}, origin=("Slice_7",))})
+    g.set_outputs(
+        {"y": g.emit("slice", ["x"], {"starts": (2, 0), "stops": (S, 4), "steps": (1, 1)}, origin=("Slice_7",))}
+    )
     check(g.bind({"S": 3}))
     assert g.bind({"S": 2}).types[g.outputs["y"]].shape == (0, 4)
 

@@ -192,7 +192,13 @@ def test_reshape_by_flatten_and_split(shapes: tuple[tuple[int, ...], tuple[int, 
 @pytest.mark.parametrize("values", [{"S": 1, "B": 1}, {"S": 5, "B": 3}, {"S": 2, "B": 4}])
 @pytest.mark.parametrize(
     ("source", "target"),
-    [((B, S, 6), (B * S, 6)), ((B * S, 6), (B, S, 2, 3)), ((B, S * 6), (B * 2, S * 3)), ((S, 12), (S * 3, 4)), ((S * 4, 3), (S, 12))],
+    [
+        ((B, S, 6), (B * S, 6)),
+        ((B * S, 6), (B, S, 2, 3)),
+        ((B, S * 6), (B * 2, S * 3)),
+        ((S, 12), (S * 3, 4)),
+        ((S * 4, 3), (S, 12)),
+    ],
 )
 def test_symbolic_reshape_agrees_with_numbers(source, target, values):
     names = [f"i{k}" for k in range(len(target))]

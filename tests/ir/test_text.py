@@ -14,7 +14,7 @@ from opfuse.ir.types import DType, TensorType
 S, ODD = symbol("S"), symbol("batch size")
 F32 = DType.F32
 
-GOLDEN = '''\
+GOLDEN = """\
 graph "m" {
   input x: f32[S, 8]
   input "/in/put:0": i64[`batch size`] = i64[2] [1, -2]
@@ -29,7 +29,7 @@ graph "m" {
   output "out" = y
   output "z" = z
 }
-'''
+"""
 
 
 def made() -> Graph:
@@ -72,7 +72,18 @@ def test_round_trip():
 
 @pytest.mark.parametrize(
     "d",
-    [S, 2 * S + 1, S * ODD - 3, floordiv(S - 1, 2) + 1, mod(S, 4) * 2, maximum(S - 1, 0), floordiv(S, ODD + 1), -S + 5, symbol("f32"), symbol("min")],
+    [
+        S,
+        2 * S + 1,
+        S * ODD - 3,
+        floordiv(S - 1, 2) + 1,
+        mod(S, 4) * 2,
+        maximum(S - 1, 0),
+        floordiv(S, ODD + 1),
+        -S + 5,
+        symbol("f32"),
+        symbol("min"),
+    ],
 )
 def test_dimensions_round_trip(d):
     g = Graph("dims")

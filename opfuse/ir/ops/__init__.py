@@ -1,6 +1,6 @@
 """THE table of IR operators: a file a family, one entry an operator.
 
-    get("conv").infer(...)        operators()       infer(node, types)      call_of(graph, node)
+get("conv").infer(...)        operators()       infer(node, types)      call_of(graph, node)
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from opfuse.ir.structure import Structure
     from opfuse.ir.types import TensorType
 
-__all__ = ["Call", "Kind", "Operator", "OperatorError", "Sample", "call_of", "flops_of", "get", "infer", "operators", "structure_of"]
+__all__ = [
+    "Call",
+    "Kind",
+    "Operator",
+    "OperatorError",
+    "Sample",
+    "call_of",
+    "flops_of",
+    "get",
+    "infer",
+    "operators",
+    "structure_of",
+]
 
 
 @cache

@@ -101,7 +101,9 @@ def _infer_conv(call: Call) -> TensorType:
     require_kind(x, "fi", "input 'x'")
     dtype = require_one_dtype(call)
     if x.rank < 3 or w.rank != x.rank:
-        raise OperatorError(f"input of rank {x.rank} and weight of rank {w.rank}: both must have the same rank of 3 or more")
+        raise OperatorError(
+            f"input of rank {x.rank} and weight of rank {w.rank}: both must have the same rank of 3 or more"
+        )
     channels = x.shape[channel_dimension(layout, x.rank)]
     m, per_group, _ = weight_parts(w.shape, layout)
     if per_group * group != channels:
@@ -157,12 +159,21 @@ def _conv_array(attrs: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
     pads, strides, dilations, kernel = attrs["pads"], attrs["strides"], attrs["dilations"], w.shape[2:]
     border = [(0, 0), (0, 0), *((max(pads[k], 0), max(pads[rank + k], 0)) for k in range(rank))]
     x = np.pad(x, border)
-    x = x[(slice(None), slice(None), *(slice(max(-pads[k], 0), x.shape[2 + k] - max(-pads[rank + k], 0)) for k in range(rank)))]
+    x = x[
+        (
+            slice(None),
+            slice(None),
+            *(slice(max(-pads[k], 0), x.shape[2 + k] - max(-pads[rank + k], 0)) for k in range(rank)),
+        )
+    ]
     out = [(x.shape[2 + k] - (kernel[k] - 1) * dilations[k] - 1) // strides[k] + 1 for k in range(rank)]
     n, c, m = x.shape[0], x.shape[1], w.shape[0]
     y = np.zeros((n, group, m // group, int(np.prod(out))), x.dtype)
     for tap in itertools.product(*map(range, kernel)):
-        at = tuple(slice(t * d, t * d + (o - 1) * s + 1 if o else t * d, s) for t, d, o, s in zip(tap, dilations, out, strides, strict=True))
+        at = tuple(
+            slice(t * d, t * d + (o - 1) * s + 1 if o else t * d, s)
+            for t, d, o, s in zip(tap, dilations, out, strides, strict=True)
+        )
         part = x[(slice(None), slice(None), *at)].reshape(n, group, c // group, int(np.prod(out)))
         y += np.matmul(w[(slice(None), slice(None), *tap)].reshape(1, group, m // group, c // group), part)
     y = y.reshape(n, m, *out)
@@ -207,7 +218,9 @@ def _infer_conv_transpose(call: Call) -> TensorType:
     require_kind(x, "f", "input 'x'")
     dtype = require_one_dtype(call)
     if x.rank < 3 or w.rank != x.rank:
-        raise OperatorError(f"input of rank {x.rank} and weight of rank {w.rank}: both must have the same rank of 3 or more")
+        raise OperatorError(
+            f"input of rank {x.rank} and weight of rank {w.rank}: both must have the same rank of 3 or more"
+        )
     if x.shape[1] != w.shape[0]:
         raise OperatorError(f"{x.shape[1]} input channels, but the weight has {w.shape[0]}")
     rank = x.rank - 2
@@ -231,11 +244,17 @@ def _conv_transpose_array(attrs: Mapping[str, Any], x: Any, w: Any, b: Any = Non
     group, rank = attrs["group"], x.ndim - 2
     strides, dilations, pads, kernel = attrs["strides"], attrs["dilations"], attrs["pads"], w.shape[2:]
     n, c, per_group = x.shape[0], x.shape[1], w.shape[1]
-    full = [(x.shape[2 + k] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 + attrs["output_padding"][k] for k in range(rank)]
+    full = [
+        (x.shape[2 + k] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 + attrs["output_padding"][k]
+        for k in range(rank)
+    ]
     y = np.zeros((n, group * per_group, *full), x.dtype)
     flat = x.reshape(n, group, c // group, int(np.prod(x.shape[2:])))
     for tap in itertools.product(*map(range, kernel)):
-        at = tuple(slice(tap[k] * dilations[k], tap[k] * dilations[k] + (x.shape[2 + k] - 1) * strides[k] + 1, strides[k]) for k in range(rank))
+        at = tuple(
+            slice(tap[k] * dilations[k], tap[k] * dilations[k] + (x.shape[2 + k] - 1) * strides[k] + 1, strides[k])
+            for k in range(rank)
+        )
         taps = w[(slice(None), slice(None), *tap)].reshape(1, group, c // group, per_group)
         part = np.matmul(np.swapaxes(taps, -1, -2), flat)
         y[(slice(None), slice(None), *at)] += part.reshape(n, group * per_group, *x.shape[2:])

@@ -1,6 +1,6 @@
 """Counts arithmetic operations from structures, so that a table entry needs no formula for them.
 
-    matmul [M, K] x [K, N]   -> 2 M N K        relu [M, N] -> 2 M N (a comparison and a selection)
+matmul [M, K] x [K, N]   -> 2 M N K        relu [M, N] -> 2 M N (a comparison and a selection)
 """
 
 from __future__ import annotations

@@ -97,7 +97,9 @@ class Operator:
     attrs: Mapping[str, Any] = field(default_factory=dict)  # name -> default or REQUIRED
     structure: Callable[[Call], Structure] | None = None
     expand: Callable[[Graph, Call, tuple[str | None, ...]], tuple[str, ...]] | None = None
-    needs_expansion: Callable[[Call], bool] | None = None  # where both stand: this call is `expand`ed, it has no structure
+    needs_expansion: Callable[[Call], bool] | None = (
+        None  # where both stand: this call is `expand`ed, it has no structure
+    )
     flops: Callable[[Call], Dim] | None = None  # None: one for each output element and scalar function
     outputs: int | Callable[[Attributes], int] = 1
     random: bool = False  # two calls differ: never merged, never folded

@@ -64,7 +64,7 @@ def _infer_gather_elements(call: Call) -> TensorType:
         raise OperatorError(f"indices of rank {len(indices)} for a tensor of rank {len(x)}")
     for d, (a, b) in enumerate(zip(x, indices, strict=True)):
         gap = a - b
-        if d != axis and (gap < 0 if isinstance(gap, int) else a != b):
+        if d != axis and isinstance(gap, int) and gap < 0:  # symbols are compared once they are bound
             raise OperatorError(f"indices [{dims_text(indices)}] are larger than [{dims_text(x)}] in dimension {d}")
     return TensorType(call.type(0).dtype, indices)
 
@@ -252,7 +252,10 @@ def _cumsum_array(attrs: Mapping[str, Any], x: Any) -> Any:
     x = np.flip(x, axis) if attrs["reverse"] else x
     y = np.cumsum(x, axis=axis, dtype=x.dtype)
     if attrs["exclusive"]:
-        y = np.concatenate([np.zeros_like(np.take(x, range(min(1, x.shape[axis])), axis)), np.take(y, range(x.shape[axis] - 1), axis)], axis)
+        y = np.concatenate(
+            [np.zeros_like(np.take(x, range(min(1, x.shape[axis])), axis)), np.take(y, range(x.shape[axis] - 1), axis)],
+            axis,
+        )
     return np.flip(y, axis) if attrs["reverse"] else y
 
 

@@ -54,7 +54,9 @@ def _infer_reshape(call: Call) -> TensorType:
     # Two products of symbols may turn out equal (an extent divisible by 32): only a known difference is refused.
     excess = product(shape) - call.type(0).elements
     if isinstance(excess, int) and excess != 0:
-        raise OperatorError(f"[{dims_text(call.shape(0))}] has {call.type(0).elements} elements, [{dims_text(shape)}] has {product(shape)}")
+        raise OperatorError(
+            f"[{dims_text(call.shape(0))}] has {call.type(0).elements} elements, [{dims_text(shape)}] has {product(shape)}"
+        )
     return TensorType(call.type(0).dtype, shape)
 
 
@@ -116,12 +118,19 @@ def _infer_slice(call: Call) -> TensorType:
 
 def _slice_structure(call: Call) -> Structure:
     axes = output_axes(call.output.shape)
-    return _moves(call, axes, [position(a) * step + start for a, start, step in zip(axes, call["starts"], call["steps"], strict=True)])
+    return _moves(
+        call,
+        axes,
+        [position(a) * step + start for a, start, step in zip(axes, call["starts"], call["steps"], strict=True)],
+    )
 
 
 def _slice_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray:
     # A stop of -1 with a negative step means "before the first element", which Python spells None.
-    cut = (slice(b, None if e < 0 else e, s) for b, e, s in zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
+    cut = (
+        slice(b, None if e < 0 else e, s)
+        for b, e, s in zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)
+    )
     return np.asarray(arrays[0][tuple(cut)])
 
 
@@ -135,7 +144,11 @@ def _infer_tile(call: Call) -> TensorType:
 def _tile_structure(call: Call) -> Structure:
     axes, source = output_axes(call.output.shape), call.shape(0)
     extents = extents_of(*axes)
-    return _moves(call, axes, [a.index if a.extent == d else remainder(a.index, d, extents) for a, d in zip(axes, source, strict=True)])
+    return _moves(
+        call,
+        axes,
+        [a.index if a.extent == d else remainder(a.index, d, extents) for a, d in zip(axes, source, strict=True)],
+    )
 
 
 # ---- concat --------------------------------------------------------------------------------------------------------------
@@ -147,7 +160,9 @@ def _infer_concat(call: Call) -> TensorType:
     total: Dim = 0
     for k in range(len(call.inputs)):
         shape = call.shape(k)
-        if len(shape) != len(first) or any(a != b for d, (a, b) in enumerate(zip(shape, first, strict=True)) if d != axis):
+        if len(shape) != len(first) or any(
+            a != b for d, (a, b) in enumerate(zip(shape, first, strict=True)) if d != axis
+        ):
             raise OperatorError(f"[{dims_text(first)}] and [{dims_text(shape)}] do not join along axis {axis}")
         total = total + shape[axis]
     return TensorType(dtype, (*first[:axis], total, *first[axis + 1 :]))
@@ -200,7 +215,9 @@ def _pad_structure(call: Call) -> Structure:
     value = const(call["value"], call.output.dtype)
     assert isinstance(value, Const)
     index = tuple(a.index - pads[k] for k, a in enumerate(axes))
-    return Structure(axes, (Access(0, index, value if any(p > 0 for p in pads) else None),), Operand(0, call.output.dtype))
+    return Structure(
+        axes, (Access(0, index, value if any(p > 0 for p in pads) else None),), Operand(0, call.output.dtype)
+    )
 
 
 def _expand_pad(g: Graph, call: Call, inputs: tuple[str | None, ...]) -> tuple[str, ...]:
@@ -246,7 +263,9 @@ def _pad_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray:
 
 
 # ---- table ---------------------------------------------------------------------------------------------------------------
-def _plain(name: str, infer: Any, function: Any, attrs: tuple[str, ...], structure: Any, samples: tuple[Sample, ...]) -> Operator:
+def _plain(
+    name: str, infer: Any, function: Any, attrs: tuple[str, ...], structure: Any, samples: tuple[Sample, ...]
+) -> Operator:
     def oracle(attributes: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray:
         return np.asarray(function(arrays[0], *(attributes[a] for a in attrs)))
 

@@ -74,7 +74,9 @@ def _log_softmax_array(attrs: Mapping[str, Any], x: Any) -> Any:
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True, dtype=x.dtype))
 
 
-_ROWS = np.array([[-np.inf, 0, 1], [-np.inf, -np.inf, -np.inf], [np.nan, 0, 1], [np.inf, 0, 1], [1e4, 1e4, -1e4]], np.float32)
+_ROWS = np.array(
+    [[-np.inf, 0, 1], [-np.inf, -np.inf, -np.inf], [np.nan, 0, 1], [np.inf, 0, 1], [1e4, 1e4, -1e4]], np.float32
+)
 _SOFTMAX_SAMPLES = (
     Sample(((3, 5),), {"axis": 1}),
     Sample(((2, 7, 3),), {"axis": 1}),
@@ -122,7 +124,9 @@ def _rms_norm(g: Graph, call: Call, inputs: Names, wide: DType) -> str:
 
 def _layer_norm_array(attrs: Mapping[str, Any], x: Any, scale: Any = None, bias: Any = None) -> Any:
     axes = tuple(range(attrs["axis"], x.ndim))
-    y = (x - np.mean(x, axis=axes, keepdims=True)) / np.sqrt(np.var(x, axis=axes, keepdims=True) + x.dtype.type(attrs["epsilon"]))
+    y = (x - np.mean(x, axis=axes, keepdims=True)) / np.sqrt(
+        np.var(x, axis=axes, keepdims=True) + x.dtype.type(attrs["epsilon"])
+    )
     y = y if scale is None else y * scale
     return y if bias is None else y + bias
 
@@ -173,7 +177,9 @@ def _instance_norm(g: Graph, call: Call, inputs: Names, wide: DType) -> str:
     channel, rank = channel_dimension(call["layout"], call.type(0).rank), call.type(0).rank
     y = _standardised(g, str(inputs[0]), tuple(k for k in range(1, rank) if k != channel), call["epsilon"], wide)
     shape = {"shape": _channel_shape(call)}
-    return g.emit("add", [g.emit("mul", [y, g.emit("reshape", [inputs[1]], shape)]), g.emit("reshape", [inputs[2]], shape)])
+    return g.emit(
+        "add", [g.emit("mul", [y, g.emit("reshape", [inputs[1]], shape)]), g.emit("reshape", [inputs[2]], shape)]
+    )
 
 
 def _along_channels(x: Any, vector: Any, layout: str) -> Any:
@@ -188,7 +194,9 @@ def _batch_norm_array(attrs: Mapping[str, Any], x: Any, *vectors: Any) -> Any:
 def _instance_norm_array(attrs: Mapping[str, Any], x: Any, *vectors: Any) -> Any:
     scale, bias = (_along_channels(x, v, attrs["layout"]) for v in vectors)
     axes = tuple(range(2, x.ndim)) if attrs["layout"] == "NCHW" else tuple(range(1, x.ndim - 1))
-    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + x.dtype.type(attrs["epsilon"])) * scale + bias
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(
+        x.var(axes, keepdims=True) + x.dtype.type(attrs["epsilon"])
+    ) * scale + bias
 
 
 def _vectors(channels: int, count: int, dtype: type = np.float32) -> tuple[np.ndarray, ...]:

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from opfuse.ir.ops.broadcast import access, accumulator, broadcast, output_axes, require_broadcast_to, require_kind, require_one_dtype
+from opfuse.ir.ops.broadcast import (
+    access,
+    accumulator,
+    broadcast,
+    output_axes,
+    require_broadcast_to,
+    require_kind,
+    require_one_dtype,
+)
 from opfuse.ir.ops.definition import Call, Kind, Operator, Oracle, Sample
 from opfuse.ir.scalar import Operand, Scalar, cast
 from opfuse.ir.structure import Access, Structure
@@ -81,7 +89,16 @@ def pointwise(name: str, formula: Formula, function: ArrayFunction, *, inputs: t
         return function(attrs, *arrays, *[None] * (count - len(arrays)))
 
     oracle = array_oracle(complete, typed=typed, result=result)
-    return Operator(name, Kind.STRUCTURED, inputs, infer, oracle, attrs or {}, structure, samples=samples or samples_for(count, kinds))
+    return Operator(
+        name,
+        Kind.STRUCTURED,
+        inputs,
+        infer,
+        oracle,
+        attrs or {},
+        structure,
+        samples=samples or samples_for(count, kinds),
+    )
 
 
 def samples_for(count: int, kinds: str) -> tuple[Sample, ...]:
@@ -101,7 +118,8 @@ def samples_for(count: int, kinds: str) -> tuple[Sample, ...]:
         out.append(Sample(tuple(np.array(v, np.uint8) for v in ((200, 255, 3), (200, 255, 2), (7, 1, 2))[:count])))
     if "b" in kinds:
         truth = (np.array([[True], [False]]), np.array([True, False, True]), np.array(True))
-        out.append(Sample(truth[:count]))
+        out += [Sample(truth[:count]), Sample(tuple(np.array(k % 2 == 0) for k in range(count)))]
+        out.append(Sample(tuple(np.zeros((0, 2) if k == 0 else (1,), np.bool_) for k in range(count))))
     return tuple(out)
 
 

@@ -96,7 +96,9 @@ def _reduction(name: str, combine: str, function: ArrayFunction, body: ScalarFun
         return function(x, axis=tuple(attrs["axes"]), keepdims=attrs["keepdims"])
 
     attributes = {"axes": REQUIRED, "keepdims": True}
-    return Operator(name, Kind.STRUCTURED, ("x",), infer, array_oracle(reduce_array), attributes, structure, samples=_samples(kinds))
+    return Operator(
+        name, Kind.STRUCTURED, ("x",), infer, array_oracle(reduce_array), attributes, structure, samples=_samples(kinds)
+    )
 
 
 def _mean(total: Scalar, count: Dim) -> Scalar:
@@ -120,7 +122,9 @@ def _samples(kinds: str) -> tuple[Sample, ...]:
         Sample(((),), {"axes": (), "keepdims": True}),
         Sample(((0, 3),), {"axes": (1,), "keepdims": False}),
         Sample(((2, 0),), {"axes": (1,), "keepdims": False}),
-        Sample((np.array([[np.nan, 1, 2], [2, np.nan, 1], [1, 2, np.inf]], np.float32),), {"axes": (1,), "keepdims": False}),
+        Sample(
+            (np.array([[np.nan, 1, 2], [2, np.nan, 1], [1, 2, np.inf]], np.float32),), {"axes": (1,), "keepdims": False}
+        ),
         Sample((half,), {"axes": (1,), "keepdims": True}),
     ]
     if "i" in kinds:
@@ -190,7 +194,9 @@ def _arg(name: str, function: Any) -> Operator:
     samples = (
         Sample(((3, 5),), {"axis": 1, "keepdims": False}),
         Sample((np.array([[2, 7, 7], [7, 1, 1]]),), {"axis": 1, "last": True}),
-        Sample((np.array([[np.nan, 1, 2], [2, np.nan, 1], [1, 2, np.nan]], np.float32),), {"axis": 1, "keepdims": False}),
+        Sample(
+            (np.array([[np.nan, 1, 2], [2, np.nan, 1], [1, 2, np.nan]], np.float32),), {"axis": 1, "keepdims": False}
+        ),
         Sample(((2, 3, 4),), {"axis": 0}),
     )
     attributes = {"axis": REQUIRED, "keepdims": True, "last": False}

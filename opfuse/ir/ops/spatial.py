@@ -69,10 +69,20 @@ class Window:
             raise OperatorError("strides and dilations must be positive")
         pads = tuple(call["pads"])
         ceil_mode = bool(call.attrs.get("ceil_mode", False))
-        window = Window(tuple(kernel), tuple(call["strides"]), tuple(call["dilations"]), pads[:rank], pads[rank:], extents, ceil_mode)
+        window = Window(
+            tuple(kernel),
+            tuple(call["strides"]),
+            tuple(call["dilations"]),
+            pads[:rank],
+            pads[rank:],
+            extents,
+            ceil_mode,
+        )
         for k, d in enumerate(window.output):
             if isinstance(d, int) and d < 0:
-                raise OperatorError(f"the window of {window.span(k)} is larger than the padded extent of spatial axis {k}")
+                raise OperatorError(
+                    f"the window of {window.span(k)} is larger than the padded extent of spatial axis {k}"
+                )
         return window
 
     @property

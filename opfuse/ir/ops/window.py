@@ -35,7 +35,12 @@ def _infer_pool(call: Call, kinds: str) -> TensorType:
     require_kind(x, kinds, "the input")
     if x.rank < 3:
         raise OperatorError(f"input of rank {x.rank}: a pool needs 3 or more")
-    return TensorType(x.dtype, arrange(call["layout"], x.shape[0], x.shape[channel_dimension(call["layout"], x.rank)], pool_window(call).output))
+    return TensorType(
+        x.dtype,
+        arrange(
+            call["layout"], x.shape[0], x.shape[channel_dimension(call["layout"], x.rank)], pool_window(call).output
+        ),
+    )
 
 
 def _read(call: Call, window: Window, pad: Const) -> tuple[tuple[Axis, ...], Access]:
@@ -113,7 +118,9 @@ def _windows(attrs: Mapping[str, Any], x: Any, fill: Any, function: Any) -> Any:
     wide = np.pad(x, border, constant_values=fill)
     total = None
     for tap in itertools.product(*map(range, kernel)):
-        at = tuple(slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides, strict=True))
+        at = tuple(
+            slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilations, counts, strides, strict=True)
+        )
         part = wide[(slice(None), slice(None), *at)]
         total = part if total is None else function(total, part)
     return total
@@ -159,7 +166,14 @@ _SAMPLES = (
     Sample((np.array([[[1, np.nan, 3, -np.inf, 2]]], np.float32),), _attrs((2,))),
     Sample((np.full((1, 1, 4), 60000, np.float16),), _attrs((3,), pads=(1, 1))),
 )
-_ATTRIBUTES = {"kernel": REQUIRED, "strides": REQUIRED, "dilations": REQUIRED, "pads": REQUIRED, "ceil_mode": False, "layout": "NCHW"}
+_ATTRIBUTES = {
+    "kernel": REQUIRED,
+    "strides": REQUIRED,
+    "dilations": REQUIRED,
+    "pads": REQUIRED,
+    "ceil_mode": False,
+    "layout": "NCHW",
+}
 
 OPERATORS: tuple[Operator, ...] = (
     Operator("max_pool", Kind.STRUCTURED, ("x",), lambda call: _infer_pool(call, "fi"), array_oracle(_max_array), _ATTRIBUTES,
