@@ -76,7 +76,7 @@ def import_openvino() -> Opened:
 
         return run
 
-    return str(ov.__version__), open_model
+    return str(ov.__version__).partition("-")[0], open_model
 
 
 RUNTIMES: Mapping[str, Callable[[], Opened]] = {
