@@ -1,0 +1,77 @@
+"""Runs regions in Triton's interpreter, in a process of its own: the interpreter is chosen when triton is imported.
+
+    python -m tests.codegen.triton_runner regions 0 4      # every fourth case from the first on; one JSON line a fault
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from opfuse.decision import Refusal
+from opfuse.target import described
+from tests.tile.case import Array, Arrays, Case
+from tests.tile.regions import CASES, FUNCTION_CASES
+
+
+def interpretable(case: Case) -> bool:
+    """Triton 3.6's interpreter multiplies bfloat16 matrices by their bits; everything else it can."""
+    return not (case.name.startswith("linear") and "bf16" in case.name)
+
+
+def tensors_of(arrays: Arrays) -> dict[str, object]:
+    import ml_dtypes
+    import torch
+
+    def tensor(a: Array) -> object:
+        if a.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(a)
+
+    return {name: tensor(a) for name, a in arrays.items()}
+
+
+def faults(case: Case, folder: Path) -> list[str]:
+    from opfuse.codegen.triton.launch import load
+    from opfuse.codegen.triton.printer import print_program
+
+    found = []
+    for number, schedule in enumerate(case.gpu):
+        printed = print_program(case.program, schedule, described("h200"), case.program.name)
+        if isinstance(printed, Refusal):
+            found.append(f"{case.name}, schedule {number}: refused: {printed.text}")
+            continue
+        kernel = load(case.program, printed, folder)
+        for sizes in case.sizes:
+            arrays = case.arrays(sizes)
+            want = case.want(arrays)
+            kernel(tensors_of(arrays), sizes)
+            found += [f"schedule {number}, {dict(sizes)}: {fault}" for fault in case.faults(arrays, want)]
+    return found
+
+
+def main(which: str, first: int, step: int, only: str = "") -> int:
+    warnings.filterwarnings("ignore")
+    np.seterr(all="ignore")
+    cases = [c for c in (CASES if which == "regions" else FUNCTION_CASES) if only in c.name and interpretable(c)]
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases[first::step]:
+            try:
+                wrong = faults(case, Path(folder))
+            except Exception as e:  # reported with the case's name: the parent shows them all
+                wrong = [f"{case.name}: {type(e).__name__}: {str(e)[-600:]}"]
+            for line in wrong:
+                print(json.dumps(line), flush=True)
+    print(json.dumps({"cases": len(cases[first::step])}))
+    return 0
+
+
+if __name__ == "__main__":
+    assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1 before triton is imported"
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))
