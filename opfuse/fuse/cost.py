@@ -55,6 +55,7 @@ def extent(a: Axis) -> int:
 @dataclass
 class _Work:
     dots: float = 0.0  # multiply-adds, counted as two
+    dot_seconds: float = 0.0  # on one thread
     operations: float = 0.0  # element operations in units of a multiply
     traffic: dict[str, float] = field(default_factory=dict)  # buffer -> bytes loaded or stored, repeats too
 
@@ -63,7 +64,7 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
     """Cost of one run of the program. `bytes` are its buffers once each; `flops` its dots and element operations."""
     work, tiles = _Work(), math.inf
     for phase in program.flat_phases():
-        _count(phase, schedule, work, phase.body, ())
+        _count(phase, schedule, target, work, phase.body, ())
         tiles = min(tiles, math.prod(-(-extent(a) // cut(a, schedule)) for a in phase.grid))
     rates = target.rates
     units = max(1, min(target.units, int(tiles)))
@@ -80,7 +81,7 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
     bandwidth = {"dram": rates.dram_bytes_per_s, "l3": rates.l3_bytes_per_s, "l2": rates.l2_bytes_per_s}
     share = {"dram": 1, "l3": units, "l2": units}  # the memory bus is one, caches are a thread's own
     memory = sum(n / (bandwidth[k] * share[k]) for k, n in by_level.items())
-    dots = work.dots / (rates.flops_per_s * _dot_efficiency(schedule, program)) / units * balance
+    dots = work.dot_seconds / units * balance
     operations = work.operations / rates.vector_ops_per_s / units * balance
     seconds = rates.start_s * len(list(program.flat_phases())) + max(memory, dots) + operations * 0.8 + min(memory, dots) * 0.2
     facts: dict[str, Any] = {
@@ -106,14 +107,26 @@ def cut(a: Axis, schedule: Schedule) -> int:
     return max(1, min(schedule.tile.get(a.name, extent(a)), extent(a)))
 
 
-def _dot_efficiency(schedule: Schedule, program: Program) -> float:
-    if not any(isinstance(s, Dot) for p in program.flat_phases() for s in statements(p.body)):
-        return 1.0
+def dot_efficiency(dot: Dot, schedule: Schedule, target: Target, phase: Phase) -> float:
+    """Share of the peak rate that a dot reaches: lanes and rows that are filled, and enough accumulators in flight."""
+    lanes = target.lanes(dot.out.dtype.bytes)
+    if not dot.out.axes:
+        return 1.0 / lanes
+    column, above = dot.out.axes[-1], [a for a in dot.out.axes[:-1] if a in dot.a.axes and a in dot.out.axes]
+    width = min(extent(column), cut(column, schedule)) if column in phase.grid else extent(column)
+    filled = width / (-(-width // lanes) * lanes)
     rows, vectors = schedule.register
-    return min(1.0, rows * vectors / _FULL_TILE) * (0.75 + 0.25 * min(1.0, vectors / 2))
+    if above:
+        height = cut(above[-1], schedule) if above[-1] in phase.grid else extent(above[-1])
+        rows = min(rows, height)
+    else:
+        rows = 1
+    vectors = min(vectors, -(-width // lanes))
+    return filled * min(1.0, rows * vectors / _FULL_TILE) * (0.75 + 0.25 * min(1.0, vectors / 2))
 
 
-def _count(phase: Phase, schedule: Schedule, work: _Work, body: tuple[Statement, ...], loops: tuple[Axis, ...]) -> None:
+def _count(phase: Phase, schedule: Schedule, target: Target, work: _Work, body: tuple[Statement, ...],
+           loops: tuple[Axis, ...]) -> None:  # fmt: skip
     """Add what the statements of a body do over the whole grid."""
     points = math.prod(extent(a) for a in loops if not _listed(a, body))
     for s in body:
@@ -129,10 +142,12 @@ def _count(phase: Phase, schedule: Schedule, work: _Work, body: tuple[Statement,
             case Reduce():
                 work.operations += _times(phase, schedule, s.tile) * points
             case Dot():
-                volume = math.prod(extent(a) for a in {*s.a.axes, *s.b.axes, *s.out.axes})
-                work.dots += 2 * volume * _repeats(phase, schedule, {*s.a.axes, *s.b.axes, *s.out.axes}) * points
+                axes = {*s.a.axes, *s.b.axes, *s.out.axes}
+                flops = 2.0 * math.prod(extent(a) for a in axes) * _repeats(phase, schedule, axes) * points
+                work.dots += flops
+                work.dot_seconds += flops / (target.rates.flops_per_s * dot_efficiency(s, schedule, target, phase))
             case Loop():
-                _count(phase, schedule, work, s.body, (*loops, s.axis))
+                _count(phase, schedule, target, work, s.body, (*loops, s.axis))
 
 
 def _listed(a: Axis, body: tuple[Statement, ...]) -> bool:

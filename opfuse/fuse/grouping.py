@@ -17,7 +17,7 @@ from opfuse.fuse.legality import Partition, merge_refusal
 from opfuse.fuse.provider import Claim, Cost, Provider
 from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph, Node, user_names
-from opfuse.ir.index import flatten
+from opfuse.ir.index import Index, flatten
 from opfuse.ir.ops import structure_of
 from opfuse.options import Options
 from opfuse.target import Target
@@ -40,8 +40,10 @@ def is_view(graph: Graph, node: Node) -> bool:
     if operand is None or graph.types[operand].elements != graph.types[node.output].elements:
         return False
     extents = {a.name: a.extent for a in structure.axes}
-    source = flatten(structure.reads[0].index, graph.types[operand].shape, extents)
-    return source == flatten([a.index for a in structure.axes], graph.types[node.output].shape, extents)
+    still = {a.name: Index() for a in structure.axes if a.extent == 1}
+    source = flatten([i.substitute(still) for i in structure.reads[0].index], graph.types[operand].shape, extents)
+    place = [a.index.substitute(still) for a in structure.axes]
+    return source == flatten(place, graph.types[node.output].shape, extents)
 
 
 @dataclass(frozen=True)

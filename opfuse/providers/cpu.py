@@ -38,6 +38,9 @@ class CpuProvider:
         footprint = legal(lowered.program, schedule, target)
         if isinstance(footprint, Refusal):
             return footprint
+        if footprint.scratch_bytes > target.l2_bytes // 2:
+            return Refusal("scratch", "the values kept between its steps do not fit half of the L2 cache",
+                           {"scratch_bytes": footprint.scratch_bytes, "l2_bytes": target.l2_bytes})  # fmt: skip
         cost = predict(lowered.program, schedule, target)
         return Claim(self.name, region, cost, CpuPayload(lowered, schedule), footprint)
 
