@@ -31,7 +31,6 @@ from opfuse.tile.program import (
     Store,
     Tile,
     shape_axes,
-    statements,
 )
 from opfuse.tile.schedule import Schedule
 
