@@ -1,6 +1,6 @@
 """Validates a graph: single assignment, order, types as the shape rules say, outputs that exist.
 
-    check(graph)        # returns nothing, or raises GraphError: "node 'Add_3' (add): reads 't', which nothing makes before it"
+    check(graph)     # nothing, or GraphError: "node 'Add_3' (add): reads 't', which nothing makes before it"
 
 Run after an import and after a rewrite: what passes here can be lowered without further questions about its form.
 """

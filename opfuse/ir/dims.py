@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 Bindings = Mapping[str, int]
 
@@ -42,7 +41,7 @@ class Operation:
         return f"{self.op}({self.left}, {self.right})"
 
 
-Atom = Union[Symbol, Operation]
+Atom = Symbol | Operation
 Monomial = tuple[Atom, ...]
 
 
@@ -94,7 +93,7 @@ class SymbolicDim:
     __repr__ = __str__
 
 
-Dim = Union[int, SymbolicDim]
+Dim = int | SymbolicDim
 
 
 def _factor_text(d: Dim) -> str:

@@ -1,7 +1,7 @@
 """Runs a graph in the operators' NumPy oracles, node by node: the truth that everything else is compared with.
 
     evaluate(graph, {"x": array})                     -> {output name: array}, in the graph's own types
-    evaluate(graph, feeds, "f64")                     the same with every float input, constant and cast widened to float64
+    evaluate(graph, feeds, "f64")                     every float input, constant and cast widened to float64
     evaluate(graph, feeds, "f64", values=["add_3"])   -> {value: array} of inner values
 
 Symbolic dimensions are bound by the shapes of the feeds.
@@ -100,7 +100,7 @@ def _attribute(value: Any, bindings: Mapping[str, int], wide: bool) -> Any:
     return bind_attribute(value, bindings)
 
 
-# ---- feeds ---------------------------------------------------------------------------------------------------------------
+# ---- feeds -----------------------------------------------------------------------------------------------------------
 def bound_feeds(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The feeds with defaults filled in; InputError where one is unknown, missing or of another type or rank."""
     if unknown := [name for name in feeds if name not in graph.inputs]:

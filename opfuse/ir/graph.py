@@ -97,8 +97,8 @@ class Graph:
         definition = get(op)
         name = name if name is not None and name not in self.nodes else self.fresh(name or op)
         count = definition.output_count(attrs or {})
-        outs = tuple(outputs) if outputs is not None else tuple(self.fresh(f"{name}.out{k or ''}") for k in range(count))
-        return Node(name, op, tuple(inputs), outs, definition.complete(attrs or {}), origin)
+        chosen = outputs if outputs is not None else [self.fresh(f"{name}.out{k or ''}") for k in range(count)]
+        return Node(name, op, tuple(inputs), tuple(chosen), definition.complete(attrs or {}), origin)
 
     def insert(self, node: Node) -> Node:
         """Append a node after everything that it reads; infers its output types."""
@@ -215,7 +215,8 @@ class Graph:
                 if state[name] == 2:
                     stack.pop()
                     continue
-                needs = [p for i in self.nodes[name].reads if (p := self._producer.get(i)) is not None and state[p] != 2]
+                producers = (self._producer.get(i) for i in self.nodes[name].reads)
+                needs = [p for p in producers if p is not None and state[p] != 2]
                 if not needs:
                     state[name] = 2
                     order[name] = self.nodes[name]
@@ -240,7 +241,7 @@ class Graph:
         """Take over the state of a copy made earlier: how a failing rewrite is undone."""
         self.__dict__.update(saved.copy().__dict__)
 
-    # ---- symbolic dimensions ------------------------------------------------------------------------------------------
+    # ---- symbolic dimensions ----------------------------------------------------------------------------------------
     @property
     def symbols(self) -> tuple[str, ...]:
         """Names of the dimensions that are not bound to a number, in the order of the inputs."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from opfuse.ir.dims import Bindings, Dim, bind, floordiv, mod, non_negative, product
 
@@ -59,7 +58,7 @@ class Gathered:
         return f"[{self.source}]"
 
 
-Term = Union[AxisTerm, Quotient, Remainder, Gathered]
+Term = AxisTerm | Quotient | Remainder | Gathered
 
 
 @dataclass(frozen=True)
@@ -204,9 +203,10 @@ def _divisible(c: Dim, d: Dim) -> bool:
 
 
 def _parted(n: Index, d: Dim, extents: Extents) -> tuple[Index, Index]:
-    """(whole, rest) with n = whole * d + rest, where rest holds the terms that d does not divide and is never negative."""
-    whole = Index(tuple((t, floordiv(c, d)) for t, c in n.terms if _divisible(c, d)),
-                  floordiv(n.const, d) if isinstance(n.const, int) and isinstance(d, int) or _divisible(n.const, d) else 0)  # fmt: skip
+    """(whole, rest) with n = whole * d + rest; rest holds the terms that d does not divide and is never negative."""
+    known = isinstance(n.const, int) and isinstance(d, int)
+    const = floordiv(n.const, d) if known or _divisible(n.const, d) else 0
+    whole = Index(tuple((t, floordiv(c, d)) for t, c in n.terms if _divisible(c, d)), const)
     rest = n - whole * d
     if not _from_zero(rest, extents):  # 8 - i must not become 2 + (-i) // 4
         return Index(), n

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from opfuse.ir.dims import Dim
 from opfuse.ir.types import DType
@@ -59,7 +58,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Extent(Leaf):
-    """The value of a dimension: a count (of a mean) or an offset (of a concatenation) that may be known at run time only."""
+    """The value of a dimension: the count of a mean, the offset of a concatenation. It may be known at run time only."""
 
     dim: Dim
     dtype: DType = DType.I64
@@ -68,7 +67,7 @@ class Extent(Leaf):
         return f"#({self.dim})" if self.dtype is DType.I64 else f"#({self.dim}):{self.dtype.value}"
 
 
-Scalar = Union[Const, Operand, Position, Apply, Leaf]
+Scalar = Const | Operand | Position | Apply | Leaf
 
 # Result type of each function: "same" as its last argument, "bool", or given by the caller ("cast").
 SAME, BOOL, GIVEN = "same", "bool", "given"

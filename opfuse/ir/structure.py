@@ -79,7 +79,8 @@ class Structure:
     @property
     def is_movement(self) -> bool:
         """Nothing is computed and nothing is padded or gathered: the output is a view of one input."""
-        return isinstance(self.body, Operand) and not self.reduce_axes and len(self.reads) == 1 and self.reads[0].pad is None
+        copies = isinstance(self.body, Operand) and not self.reduce_axes
+        return copies and len(self.reads) == 1 and self.reads[0].pad is None
 
     @property
     def is_pointwise(self) -> bool:
@@ -103,8 +104,8 @@ class Structure:
                 raise ValueError(f"body reads operand {leaf.index} of {len(self.reads)}")
 
     def __str__(self) -> str:
-        reads = ", ".join(f"${k}=in{r.operand}[{', '.join(map(str, r.index))}]" + (f" pad {r.pad.value}" if r.pad else "")
-                          for k, r in enumerate(self.reads))  # fmt: skip
+        places = [f"${k}=in{r.operand}[{', '.join(map(str, r.index))}]" for k, r in enumerate(self.reads)]
+        reads = ", ".join(p + (f" pad {r.pad.value}" if r.pad else "") for p, r in zip(places, self.reads, strict=True))
         over = f" {self.combine} over ({', '.join(map(str, self.reduce_axes))})" if self.reduce_axes else ""
         finish = f" then {text(self.finish)}" if self.finish is not None else ""
         return f"({', '.join(map(str, self.axes))}){over}: {text(self.body)}{finish} where {reads}"

@@ -35,7 +35,7 @@ class TextError(ValueError):
     """Text that is no graph; the message names the line."""
 
 
-# ---- printing ------------------------------------------------------------------------------------------------------------
+# ---- printing --------------------------------------------------------------------------------------------------------
 def print_graph(graph: Graph, inline: int = INLINE_ELEMENTS) -> str:
     """The graph, one line a node. Constants of more than `inline` elements are given by name and type only."""
     lines = [f"graph {json.dumps(graph.name)} {{"]
@@ -126,7 +126,7 @@ def _element(x: Any) -> str:
     return str(x)
 
 
-# ---- parsing -------------------------------------------------------------------------------------------------------------
+# ---- parsing ---------------------------------------------------------------------------------------------------------
 def parse(text: str, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
     """The graph of a text. `constants` gives the arrays (of constants and defaults) that are too large to stand in it.
 

@@ -2,8 +2,8 @@
 
     ReferenceProvider().claim(graph, region, target)     # always a Claim, at a cost that any generated kernel undercuts
 
-It stands last in the list of providers, so that a model with an operator that no generator prints still runs; the report
-shows the step and why no native provider took it.
+It stands last in the list of providers, so that a model with an operator that no generator prints still runs; the
+report shows the step and why no native provider took it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from opfuse.ir.graph import Graph
 from opfuse.ir.ops import flops_of
 from opfuse.target import Target
 
-# NumPy from Python, one array operation at a time. Orders of magnitude, on the high side on purpose: a prediction here must
-# lose against every generated kernel, and still rank two host regions by their size.
+# NumPy from Python, one array operation at a time. Orders of magnitude, on the high side on purpose: a prediction here
+# must lose against every generated kernel, and still rank two host regions by their size.
 STEP_S = 1.0  # leaving the native segment for Python and coming back; really about 50 us
 BYTES_PER_S = 1e9
 FLOPS_PER_S = 1e8

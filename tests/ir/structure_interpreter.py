@@ -1,7 +1,8 @@
 """A slow, simple reading of `Structure`s in float64, to compare with the oracles.
 
-Every axis becomes a dimension of a NumPy array (parallel axes first, then reduce axes); reads are fancy-indexed, the body
-is evaluated on the whole space, and the reduce dimensions are combined at the end. Shares nothing with the code generators.
+Every axis becomes a dimension of a NumPy array (parallel axes first, then reduce axes); reads are fancy-indexed, the
+body is evaluated on the whole space, and the reduce dimensions are combined at the end. Shares nothing with the code
+generators.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _cast(x: Any, source: DType, to: DType) -> Any:
 
 
 def _to_integer(v: float, to: DType) -> int:
-    """Truncation in Python integers; out of range as x86: the smallest int32 (up to 32 bits) or int64, low bits kept."""
+    """Truncation in Python integers; out of range as x86: the smallest int32 or int64, low bits kept."""
     bits, wide = to.bytes * 8, 32 if to.bytes < 4 or to is DType.I32 else 64
     n = math.trunc(v) if math.isfinite(v) else None
     if n is None or not (-(2 ** (wide - 1)) <= n < 2 ** (wide - 1) or (to is DType.U64 and 0 <= n < 2**64)):
@@ -145,8 +146,13 @@ def _to_integer(v: float, to: DType) -> int:
 def _divide(a: Any, b: Any) -> Any:
     if np.asarray(a).dtype.kind == "f":
         return a / b
-    return np.array([int(math.copysign(1, p) * math.copysign(1, q)) * (abs(int(p)) // abs(int(q))) if q else 0
-                     for p, q in np.broadcast(a, b)], np.asarray(a).dtype).reshape(np.broadcast(a, b).shape)  # fmt: skip
+    return np.array(
+        [
+            int(math.copysign(1, p) * math.copysign(1, q)) * (abs(int(p)) // abs(int(q))) if q else 0
+            for p, q in np.broadcast(a, b)
+        ],
+        np.asarray(a).dtype,
+    ).reshape(np.broadcast(a, b).shape)
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -163,14 +169,45 @@ def _vector(f: Callable[[float], float]) -> Callable[[Any], Any]:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide, "floordiv": np.floor_divide, "mod": np.mod,
-    "fmod": np.fmod, "max": np.maximum, "min": np.minimum, "pow": _power, "neg": np.negative, "abs": np.abs, "sign": np.sign,
-    "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "erf": _vector(math.erf),
-    "tanh": np.tanh, "sigmoid": lambda x: 0.5 * (1 + np.tanh(0.5 * x)), "sin": np.sin, "cos": np.cos, "floor": np.floor,
-    "ceil": np.ceil, "rint": np.rint, "lt": np.less, "le": np.less_equal, "eq": np.equal, "gt": np.greater,
-    "ge": np.greater_equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
-    "not": np.logical_not, "isnan": np.isnan, "isinf": np.isinf, "select": np.where,
-}  # fmt: skip
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": _divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "fmod": np.fmod,
+    "max": np.maximum,
+    "min": np.minimum,
+    "pow": _power,
+    "neg": np.negative,
+    "abs": np.abs,
+    "sign": np.sign,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": _vector(math.erf),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 0.5 * (1 + np.tanh(0.5 * x)),
+    "sin": np.sin,
+    "cos": np.cos,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "rint": np.rint,
+    "lt": np.less,
+    "le": np.less_equal,
+    "eq": np.equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+    "not": np.logical_not,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "select": np.where,
+}
 
 
 def _extreme(function: Any, low: bool) -> Callable[[Any, tuple[int, ...]], Any]:
@@ -185,7 +222,10 @@ def _extreme(function: Any, low: bool) -> Callable[[Any, tuple[int, ...]], Any]:
 
 
 _COMBINE: dict[str, Callable[[Any, tuple[int, ...]], Any]] = {
-    "sum": lambda x, over: np.sum(x, axis=over, dtype=x.dtype), "prod": lambda x, over: np.prod(x, axis=over, dtype=x.dtype),
-    "max": _extreme(np.max, True), "min": _extreme(np.min, False),
-    "and": lambda x, over: np.all(x, axis=over), "or": lambda x, over: np.any(x, axis=over),
-}  # fmt: skip
+    "sum": lambda x, over: np.sum(x, axis=over, dtype=x.dtype),
+    "prod": lambda x, over: np.prod(x, axis=over, dtype=x.dtype),
+    "max": _extreme(np.max, True),
+    "min": _extreme(np.min, False),
+    "and": lambda x, over: np.all(x, axis=over),
+    "or": lambda x, over: np.any(x, axis=over),
+}

@@ -118,7 +118,7 @@ def test_bounds():
     assert bounds(axis("i") * (S - 3), e) == (None, None)
 
 
-# ---- random compositions ---------------------------------------------------------------------------------------------------
+# ---- random compositions ---------------------------------------------------------------------------------------------
 NAMES = ("a", "b", "c")
 extents_strategy = st.fixed_dictionaries({n: st.integers(1, 5) for n in NAMES})
 

@@ -81,7 +81,7 @@ def can_be_symbolic(operator: Operator, sample: Sample) -> bool:
 
 
 def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: DType, steps: float) -> None:
-    """Equal shape; equal values for integers and bools; floats within `steps` roundings, relative to the tensor's own size.
+    """Equal shape; integers and bools equal; floats within `steps` roundings, relative to the tensor's own size.
 
     NaN and infinities must stand in the same places.
     """
@@ -97,13 +97,13 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: DType, steps: 
 
 
 def steps_of(structure: Structure | None, arrays: list[np.ndarray | None]) -> float:
-    """Roundings to allow: some tens for a formula, and one for each summed element (the oracle may sum in any order)."""
+    """Roundings to allow: some tens for a formula, and two for each summed element (oracles sum in any order)."""
     longest = max((a.size for a in arrays if a is not None), default=1)
     length = math.prod(int(a.extent) for a in structure.reduce_axes) if structure is not None else longest  # type: ignore[arg-type]
     return 32.0 + 2 * length
 
 
-# ---- every sample ------------------------------------------------------------------------------------------------------------
+# ---- every sample ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("operator", "sample"), cases())
 def test_type_of_the_oracle_is_the_inferred_type(operator: Operator, sample: Sample) -> None:
     g, feeds = graph_of(operator, sample, arrays_of(operator, sample))
@@ -173,7 +173,7 @@ def test_text_round_trip_and_flops(operator: Operator, sample: Sample) -> None:
     assert isinstance(count, int) and count >= 0
 
 
-# ---- symbolic dimensions ---------------------------------------------------------------------------------------------------
+# ---- symbolic dimensions ---------------------------------------------------------------------------------------------
 def symbolic(shape: tuple[int, ...], taken: dict[int, Dim]) -> tuple[Dim, ...]:
     """Every extent above 1 becomes a symbol, equal extents the same one."""
     return tuple(taken.setdefault(d, symbol(f"n{d}")) if d > 1 else d for d in shape)
@@ -220,7 +220,7 @@ def _is_weight(operator: Operator, k: int, sample: Sample) -> bool:
     return operator.name in ("conv", "conv_transpose") and k > 0
 
 
-# ---- the table itself --------------------------------------------------------------------------------------------------------
+# ---- the table itself ------------------------------------------------------------------------------------------------
 def test_the_table_is_complete() -> None:
     expected = [
         "neg",
@@ -329,7 +329,7 @@ def test_each_row_is_well_formed(operator: Operator) -> None:
     assert operator.needs_expansion is None or (operator.expand is not None and operator.structure is not None)
 
 
-# ---- numbers from the list of public faults -----------------------------------------------------------------------------------
+# ---- numbers from the list of public faults --------------------------------------------------------------------------
 NAN, INF = np.nan, np.inf
 
 
@@ -539,10 +539,14 @@ def test_movement_is_recognised() -> None:
     g = Graph()
     s = symbol("S")
     g.add_input("x", TensorType(DType.F32, (s, 12, 32)))
-    views: Iterator[str] = iter((
-        g.emit("reshape", ["x"], {"shape": (s, 384)}), g.emit("transpose", ["x"], {"perm": (1, 0, 2)}),
-        g.emit("slice", ["x"], {"starts": (0, 2, 0), "stops": (s, 9, 32), "steps": (1, 1, 2)}), g.emit("expand", ["x"], {"shape": (2, s, 12, 32)}),
-    ))  # fmt: skip
+    views: Iterator[str] = iter(
+        (
+            g.emit("reshape", ["x"], {"shape": (s, 384)}),
+            g.emit("transpose", ["x"], {"perm": (1, 0, 2)}),
+            g.emit("slice", ["x"], {"starts": (0, 2, 0), "stops": (s, 9, 32), "steps": (1, 1, 2)}),
+            g.emit("expand", ["x"], {"shape": (2, s, 12, 32)}),
+        )
+    )
     for y in views:
         structure = structure_of(g, g.producer(y))
         assert structure.is_movement and flops_of(g, g.producer(y)) == 0

@@ -83,8 +83,8 @@ def structure_of(graph: Graph, node: Node) -> Structure | None:
 def flops_of(graph: Graph, node: Node) -> Dim:
     """Arithmetic operations of a node, a multiply-add counted as two; movement, casts and gathers count 0.
 
-    From the row's own count, else from the structure (each scalar function and each combination is one), else the sum over
-    the expansion.
+    From the row's own count, else from the structure (each scalar function and each combination is one), else summed
+    over the expansion.
     """
     from opfuse.ir.ops.count import count_flops
 

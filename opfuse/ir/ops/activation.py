@@ -3,8 +3,9 @@
     relu leaky_relu(alpha) elu(alpha) selu(alpha, gamma) prelu(x, slope) softplus softsign hard_sigmoid(alpha, beta)
     hard_swish silu gelu gelu_tanh mish
 
-Where a formula multiplies x by a factor that vanishes (silu, gelu, mish), x = -inf gives NaN, as in ONNX and PyTorch. The
-formulas of softplus and gelu keep an absolute error of a few ulp of 1 in the far negative tail, not a relative one.
+Where a formula multiplies x by a factor that vanishes (silu, gelu, mish), x = -inf gives NaN, as in ONNX and PyTorch.
+The formulas of softplus and gelu keep an absolute error of a few ulp of 1 in the far negative tail, not a relative
+one.
 """
 
 from __future__ import annotations
@@ -78,25 +79,56 @@ _SLOPES = (Sample(((2, 3, 5), (3, 1))), Sample(((4,), (4,))), Sample((np.array([
 
 OPERATORS: tuple[Operator, ...] = (
     pointwise("relu", lambda attrs, x: relu(x), lambda attrs, x: np.where(x < 0, np.zeros_like(x), x), kinds="fi"),
-    pointwise("leaky_relu", lambda attrs, x: _where_negative(x, apply("mul", x, const(attrs["alpha"], x.dtype)), x),
-              lambda attrs, x: np.where(x >= 0, x, x * x.dtype.type(attrs["alpha"])), attrs={"alpha": 0.01}),
-    pointwise("prelu", lambda attrs, x, slope: _where_negative(x, apply("mul", x, slope), x),
-              lambda attrs, x, slope: np.where(x < 0, x * slope, x), inputs=("x", "slope"), kinds="fi", onto_first=True,
-              samples=_SLOPES),
-    pointwise("elu", lambda attrs, x: _elu(x, attrs["alpha"]), lambda attrs, x: _elu_array(x, attrs["alpha"]), attrs={"alpha": 1.0}),
-    pointwise("selu", lambda attrs, x: apply("mul", const(attrs["gamma"], x.dtype), _elu(x, attrs["alpha"])),
-              lambda attrs, x: x.dtype.type(attrs["gamma"]) * _elu_array(x, attrs["alpha"]),
-              attrs={"alpha": SELU_ALPHA, "gamma": SELU_GAMMA}),
+    pointwise(
+        "leaky_relu",
+        lambda attrs, x: _where_negative(x, apply("mul", x, const(attrs["alpha"], x.dtype)), x),
+        lambda attrs, x: np.where(x >= 0, x, x * x.dtype.type(attrs["alpha"])),
+        attrs={"alpha": 0.01},
+    ),
+    pointwise(
+        "prelu",
+        lambda attrs, x, slope: _where_negative(x, apply("mul", x, slope), x),
+        lambda attrs, x, slope: np.where(x < 0, x * slope, x),
+        inputs=("x", "slope"),
+        kinds="fi",
+        onto_first=True,
+        samples=_SLOPES,
+    ),
+    pointwise(
+        "elu",
+        lambda attrs, x: _elu(x, attrs["alpha"]),
+        lambda attrs, x: _elu_array(x, attrs["alpha"]),
+        attrs={"alpha": 1.0},
+    ),
+    pointwise(
+        "selu",
+        lambda attrs, x: apply("mul", const(attrs["gamma"], x.dtype), _elu(x, attrs["alpha"])),
+        lambda attrs, x: x.dtype.type(attrs["gamma"]) * _elu_array(x, attrs["alpha"]),
+        attrs={"alpha": SELU_ALPHA, "gamma": SELU_GAMMA},
+    ),
     pointwise("softplus", lambda attrs, x: _softplus(x), lambda attrs, x: np.logaddexp(x, x.dtype.type(0))),
-    pointwise("softsign", lambda attrs, x: apply("div", x, apply("add", const(1, x.dtype), apply("abs", x))),
-              lambda attrs, x: x / (1 + np.abs(x))),
-    pointwise("hard_sigmoid", lambda attrs, x: _hard_sigmoid(x, attrs["alpha"], attrs["beta"]),
-              lambda attrs, x: _hard_sigmoid_array(x, attrs["alpha"], attrs["beta"]), attrs={"alpha": 0.2, "beta": 0.5}),
-    pointwise("hard_swish", lambda attrs, x: apply("mul", x, _hard_sigmoid(x, 1 / 6, 0.5)),
-              lambda attrs, x: x * _hard_sigmoid_array(x, 1 / 6, 0.5)),
+    pointwise(
+        "softsign",
+        lambda attrs, x: apply("div", x, apply("add", const(1, x.dtype), apply("abs", x))),
+        lambda attrs, x: x / (1 + np.abs(x)),
+    ),
+    pointwise(
+        "hard_sigmoid",
+        lambda attrs, x: _hard_sigmoid(x, attrs["alpha"], attrs["beta"]),
+        lambda attrs, x: _hard_sigmoid_array(x, attrs["alpha"], attrs["beta"]),
+        attrs={"alpha": 0.2, "beta": 0.5},
+    ),
+    pointwise(
+        "hard_swish",
+        lambda attrs, x: apply("mul", x, _hard_sigmoid(x, 1 / 6, 0.5)),
+        lambda attrs, x: x * _hard_sigmoid_array(x, 1 / 6, 0.5),
+    ),
     pointwise("silu", lambda attrs, x: apply("mul", x, apply("sigmoid", x)), lambda attrs, x: x * array_sigmoid(x)),
     pointwise("gelu", _gelu, _gelu_array),
     pointwise("gelu_tanh", _gelu_tanh, _gelu_tanh_array),
-    pointwise("mish", lambda attrs, x: apply("mul", x, apply("tanh", _softplus(x))),
-              lambda attrs, x: x * np.tanh(np.logaddexp(x, x.dtype.type(0)))),
-)  # fmt: skip
+    pointwise(
+        "mish",
+        lambda attrs, x: apply("mul", x, apply("tanh", _softplus(x))),
+        lambda attrs, x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
+    ),
+)

@@ -21,7 +21,7 @@ Shape = tuple[Dim, ...]
 
 
 def broadcast(*shapes: Sequence[Dim]) -> Shape:
-    """The shape of operands of these shapes together (NumPy's rule); OperatorError names two dimensions that do not fit."""
+    """The shape of such operands together, by NumPy's rule; OperatorError names two dimensions that do not fit."""
     rank = max((len(s) for s in shapes), default=0)
     out: list[Dim] = [1] * rank
     for shape in shapes:
@@ -60,7 +60,7 @@ def access(operand: int, shape: Sequence[Dim], axes: Sequence[Axis]) -> Access:
     return Access(operand, tuple(Index() if d == 1 else a.index for d, a in zip(shape, aligned, strict=True)))
 
 
-# ---- element types -----------------------------------------------------------------------------------------------------
+# ---- element types ---------------------------------------------------------------------------------------------------
 def kind_of(dtype: DType) -> str:
     """One letter, as in the table of scalar functions: f float, i integer, b bool."""
     return "f" if dtype.is_float else "i" if dtype.is_integer else "b"

@@ -4,8 +4,8 @@
     conv(x, w, b?)     strides dilations pads(begins..., ends...) group layout
     conv_transpose     the same and output_padding; NCHW only, host for now
 
-In "NCHW" the weight of a convolution is [M, C/group, spatial...] and in "NHWC" it is [spatial..., C/group, M]. A convolution
-with a bias is two loop nests: it expands into one without and an addition, which fusion joins again.
+In "NCHW" the weight of a convolution is [M, C/group, spatial...] and in "NHWC" it is [spatial..., C/group, M]. A
+convolution with a bias is two loop nests: it expands into one without and an addition, which fusion joins again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def sum_of_products(axes: tuple[Axis, ...], over: tuple[Axis, ...], a: Access, b
     return Structure(axes, (a, b), body, over, "sum", finish)
 
 
-# ---- matmul --------------------------------------------------------------------------------------------------------------
+# ---- matmul ----------------------------------------------------------------------------------------------------------
 def _infer_matmul(call: Call) -> TensorType:
     for k in (0, 1):
         require_kind(call.type(k), "fi", f"input {k}")
@@ -70,7 +70,13 @@ def _matmul_structure(call: Call) -> Structure:
 
 
 _MATMUL = Operator(
-    "matmul", Kind.STRUCTURED, ("a", "b"), _infer_matmul, array_oracle(lambda attrs, a, b: np.matmul(a, b)), {}, _matmul_structure,
+    "matmul",
+    Kind.STRUCTURED,
+    ("a", "b"),
+    _infer_matmul,
+    array_oracle(lambda attrs, a, b: np.matmul(a, b)),
+    {},
+    _matmul_structure,
     samples=(
         Sample(((3, 5), (5, 7))),
         Sample(((2, 1, 4, 6), (3, 6, 5))),
@@ -81,10 +87,10 @@ _MATMUL = Operator(
         Sample((np.array([[1, -2], [3, 4]]), np.array([[5, 6], [7, -8]]))),
         Sample((np.full((1, 4), 300, np.float16), np.array([[300], [-300], [1], [2]], np.float16))),
     ),
-)  # fmt: skip
+)
 
 
-# ---- conv ----------------------------------------------------------------------------------------------------------------
+# ---- conv ------------------------------------------------------------------------------------------------------------
 def weight_parts(shape: Sequence[Dim], layout: str) -> tuple[Dim, Dim, tuple[Dim, ...]]:
     """Output channels, input channels a group, and the kernel's extents of a convolution's weight."""
     if layout == "NCHW":
@@ -193,8 +199,16 @@ def _conv_attrs(rank: int, **changes: Any) -> dict[str, Any]:
 
 _CONV_ATTRIBUTES = {"strides": REQUIRED, "dilations": REQUIRED, "pads": REQUIRED, "group": 1, "layout": "NCHW"}
 _CONV = Operator(
-    "conv", Kind.STRUCTURED, ("x", "w", "b?"), _infer_conv, array_oracle(_conv_array), _CONV_ATTRIBUTES, _conv_structure,
-    _expand_bias, lambda call: call.has(2), _conv_flops,
+    "conv",
+    Kind.STRUCTURED,
+    ("x", "w", "b?"),
+    _infer_conv,
+    array_oracle(_conv_array),
+    _CONV_ATTRIBUTES,
+    _conv_structure,
+    _expand_bias,
+    lambda call: call.has(2),
+    _conv_flops,
     samples=(
         Sample(((2, 3, 7, 5), (4, 3, 3, 3)), _conv_attrs(2, pads=(1, 1, 1, 1))),
         Sample(((1, 3, 8, 9), (2, 3, 3, 2), (2,)), _conv_attrs(2, strides=(2, 3), pads=(1, 0, 0, 1))),
@@ -209,10 +223,10 @@ _CONV = Operator(
         Sample(((0, 3, 4, 4), (2, 3, 3, 3)), _conv_attrs(2)),
         Sample((np.full((1, 1, 1, 4), 300, np.float16), np.full((1, 1, 1, 3), 300, np.float16)), _conv_attrs(2)),
     ),
-)  # fmt: skip
+)
 
 
-# ---- conv_transpose ------------------------------------------------------------------------------------------------------
+# ---- conv_transpose --------------------------------------------------------------------------------------------------
 def _infer_conv_transpose(call: Call) -> TensorType:
     x, w, group = call.type(0), call.type(1), call["group"]
     require_kind(x, "f", "input 'x'")
@@ -230,9 +244,14 @@ def _infer_conv_transpose(call: Call) -> TensorType:
             raise OperatorError(f"{name} has {len(call[name])} numbers for {rank} spatial axes, must have {count}")
     pads = call["pads"]
     spatial = tuple(
-        (x.shape[2 + k] - 1) * call["strides"][k] + call["output_padding"][k] + (w.shape[2 + k] - 1) * call["dilations"][k] + 1
-        - pads[k] - pads[rank + k] for k in range(rank)
-    )  # fmt: skip
+        (x.shape[2 + k] - 1) * call["strides"][k]
+        + call["output_padding"][k]
+        + (w.shape[2 + k] - 1) * call["dilations"][k]
+        + 1
+        - pads[k]
+        - pads[rank + k]
+        for k in range(rank)
+    )
     m = w.shape[1] * group
     if call.has(2) and call.shape(2) != (m,):
         raise OperatorError(f"bias of shape [{dims_text(call.shape(2))}] for {m} output channels")
@@ -263,14 +282,20 @@ def _conv_transpose_array(attrs: Mapping[str, Any], x: Any, w: Any, b: Any = Non
 
 
 _CONV_TRANSPOSE = Operator(
-    "conv_transpose", Kind.HOST, ("x", "w", "b?"), _infer_conv_transpose, array_oracle(_conv_transpose_array),
+    "conv_transpose",
+    Kind.HOST,
+    ("x", "w", "b?"),
+    _infer_conv_transpose,
+    array_oracle(_conv_transpose_array),
     {"strides": REQUIRED, "dilations": REQUIRED, "pads": REQUIRED, "output_padding": REQUIRED, "group": 1},
     flops=lambda call: call.type(0).elements * product(call.shape(1)[1:]) * 2,
     samples=(
         Sample(((1, 3, 4, 5), (3, 2, 3, 3)), _conv_attrs(2, strides=(2, 2), pads=(1, 1, 1, 1), output_padding=(1, 0))),
         Sample(((1, 4, 1, 1), (4, 2, 1, 1), (4,)), _conv_attrs(2, group=2, output_padding=(0, 0))),
-        Sample(((2, 2, 6), (2, 3, 4), (3,)), _conv_attrs(1, strides=(3,), dilations=(2,), pads=(0, 2), output_padding=(0,))),
+        Sample(
+            ((2, 2, 6), (2, 3, 4), (3,)), _conv_attrs(1, strides=(3,), dilations=(2,), pads=(0, 2), output_padding=(0,))
+        ),
     ),
-)  # fmt: skip
+)
 
 OPERATORS: tuple[Operator, ...] = (_MATMUL, _CONV, _CONV_TRANSPOSE)

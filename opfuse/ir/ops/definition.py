@@ -4,7 +4,7 @@ A row holds everything that the engine knows of an operator: attributes with def
 (or, for composites, the expansion into structured operators), an oracle in NumPy that shares no code with the formula,
 the count of operations, and samples from which the tests are made.
 
-    Operator("relu", Kind.STRUCTURED, inputs=("x",), infer=same_as(0), structure=pointwise(relu), oracle=..., samples=...)
+    Operator("relu", Kind.STRUCTURED, inputs=("x",), infer=..., oracle=..., structure=..., samples=...)
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class Operator:
     def expands(self, call: Call) -> bool:
         """This call stands for several loop nests: it must go through `expand`, and `structure` may not be asked.
 
-        True for every composite; for an operator with both (`conv` with a bias, `pad` by reflection) as `needs_expansion` says.
+        True for every composite; for an operator with both (`conv` with a bias, `pad` by reflection) as its
+        `needs_expansion` says.
         """
         if self.expand is None:
             return False

@@ -4,8 +4,9 @@
     add sub mul div pow maximum minimum mod fmod   equal not_equal less less_equal greater greater_equal   and or xor
     where clip
 
-Integers wrap; `div` of integers truncates towards zero, `mod` has the sign of the divisor, `fmod` of the dividend. A NaN in
-any operand comes through, in `maximum`, `minimum` and the bounds of `clip` too; where min > max, `clip` gives max.
+Integers wrap; `div` of integers truncates towards zero, `mod` has the sign of the divisor, `fmod` of the dividend. A
+NaN in any operand comes through, in `maximum`, `minimum` and the bounds of `clip` too; where min > max, `clip` gives
+max.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ def _binary(name: str, scalar: str, function: Any, kinds: str = "f", result: DTy
     return pointwise(name, _formula(scalar), _array(function), inputs=("a", "b"), kinds=kinds, result=result)
 
 
-# ---- oracles that NumPy does not have ------------------------------------------------------------------------------------
-def array_erf(x: np.ndarray) -> np.ndarray:
+# ---- oracles that NumPy does not have --------------------------------------------------------------------------------
+def array_erf(x: Any) -> Any:
     """erf of each element through the C library, in float64, rounded to the type of x."""
     return np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64)).astype(x.dtype)
 
 
-def array_sigmoid(x: np.ndarray) -> np.ndarray:
+def array_sigmoid(x: Any) -> Any:
     return np.where(x < 0, np.exp(x) / (1 + np.exp(x)), 1 / (1 + np.exp(-x)))
 
 
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _divide(a: Any, b: Any) -> Any:
     """Quotients; of integers towards zero (and 0 where the divisor is 0)."""
     if not np.issubdtype(a.dtype, np.integer):
         return np.divide(a, b)
@@ -59,7 +60,7 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b == 0, 0, floor + (inexact & ((a < 0) != (b < 0))))
 
 
-def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _power(a: Any, b: Any) -> Any:
     """Powers; an integer to a negative power is the truncated quotient 1 / a**-b."""
     if not np.issubdtype(a.dtype, np.integer):
         return np.power(a, b)
@@ -68,12 +69,12 @@ def _power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b >= 0, whole, np.where(a == 1, 1, np.where(a == -1, odd, 0)))
 
 
-# ---- casts ------------------------------------------------------------------------------------------------------------------
-def cast_array(x: np.ndarray, to: np.dtype) -> np.ndarray:
-    """x in another type. Floats to integers truncate; what does not fit gives what x86 gives (CASES of casts):
+# ---- casts -----------------------------------------------------------------------------------------------------------
+def cast_array(x: np.ndarray, to: np.dtype) -> Any:
+    """x in another type. Floats to integers truncate; what does not fit gives what x86 gives.
 
-    through int32 for 8, 16 and 32 bits, through int64 for the others, where NaN and values out of range become the smallest
-    integer; then the low bits are kept. Anything but 0 is true as a bool, NaN too.
+    That is: through int32 for 8 and 16 bits and int32, through int64 for the others, where NaN and values out of range
+    become the smallest integer; then the low bits are kept. Anything but 0 is true as a bool, NaN too.
     """
     if to == np.bool_:
         return x != 0
@@ -91,7 +92,7 @@ def cast_array(x: np.ndarray, to: np.dtype) -> np.ndarray:
     return _truncate(whole, bits).astype(target)
 
 
-def _truncate(whole: np.ndarray, bits: int) -> np.ndarray:
+def _truncate(whole: np.ndarray, bits: int) -> Any:
     limit = 2.0 ** (bits - 1)
     fits = (whole >= -limit) & (whole < limit)
     signed = np.int32 if bits == 32 else np.int64
@@ -115,18 +116,27 @@ def _cast_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray:
 
 _FLOATS = np.array([300, -1.5, np.nan, np.inf, -np.inf, 50.9, -50.9, 0, -0.0], np.float32)
 _CAST = Operator(
-    "cast", Kind.STRUCTURED, ("x",), _infer_cast, _cast_oracle, {"to": REQUIRED}, _cast_structure,
+    "cast",
+    Kind.STRUCTURED,
+    ("x",),
+    _infer_cast,
+    _cast_oracle,
+    {"to": REQUIRED},
+    _cast_structure,
     samples=(
-        *(Sample((_FLOATS,), {"to": t}) for t in (DType.I8, DType.U8, DType.I32, DType.I64, DType.BOOL, DType.F64, DType.F16)),
+        *(
+            Sample((_FLOATS,), {"to": t})
+            for t in (DType.I8, DType.U8, DType.I32, DType.I64, DType.BOOL, DType.F64, DType.F16)
+        ),
         Sample((np.array([[200, 3], [-1, 2**33 + 5]]),), {"to": DType.I32}),
         Sample((np.array([True, False]),), {"to": DType.F32}),
         Sample(((2, 0),), {"to": DType.I64}),
         Sample(((),), {"to": DType.BF16}),
     ),
-)  # fmt: skip
+)
 
 
-# ---- selection ----------------------------------------------------------------------------------------------------------------
+# ---- selection -------------------------------------------------------------------------------------------------------
 def _clip(attrs: Any, x: Scalar, low: Scalar | None, high: Scalar | None) -> Scalar:
     x = apply("max", x, low) if low is not None else x
     return apply("min", x, high) if high is not None else x
@@ -140,17 +150,32 @@ def _clip_array(attrs: Any, x: Any, low: Any, high: Any) -> Any:
 _BOUNDS = np.array([0.25, -6, 2, 9, np.nan], np.float32)
 _SELECTION = (
     pointwise(
-        "where", lambda attrs, c, a, b: apply("select", c, a, b), lambda attrs, c, a, b: np.where(c, a, b),
-        inputs=("condition", "a", "b"), kinds="fib", typed=1, rounds=False,
+        "where",
+        lambda attrs, c, a, b: apply("select", c, a, b),
+        lambda attrs, c, a, b: np.where(c, a, b),
+        inputs=("condition", "a", "b"),
+        kinds="fib",
+        typed=1,
+        rounds=False,
         samples=(
             Sample((np.array([[True], [False]]), (2, 3), (1,))),
             Sample((np.array(True), np.array([1, 2, 3]), np.array([[4], [5]]))),
-            Sample((np.array([True, False, True]), np.array([np.nan, np.nan, -0.0], np.float32), np.array([0.0, 1, 2], np.float32))),
+            Sample(
+                (
+                    np.array([True, False, True]),
+                    np.array([np.nan, np.nan, -0.0], np.float32),
+                    np.array([0.0, 1, 2], np.float32),
+                )
+            ),
             Sample((np.zeros((0, 2), np.bool_), (0, 2), ())),
         ),
     ),
     pointwise(
-        "clip", _clip, _clip_array, inputs=("x", "min?", "max?"), kinds="fi",
+        "clip",
+        _clip,
+        _clip_array,
+        inputs=("x", "min?", "max?"),
+        kinds="fi",
         samples=(
             Sample((_BOUNDS, np.array(3, np.float32), np.array(1, np.float32))),
             Sample((_BOUNDS, np.array(0, np.float32), None)),
@@ -159,7 +184,7 @@ _SELECTION = (
             Sample((np.array([-5, 0, 5]), np.array(-1), np.array(2))),
         ),
     ),
-)  # fmt: skip
+)
 
 OPERATORS: tuple[Operator, ...] = (
     _unary("neg", "neg", np.negative, "fi"),

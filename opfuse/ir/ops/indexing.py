@@ -1,10 +1,12 @@
 """Reading at computed places, and tensors made of nothing but their shape.
 
-    gather(x, indices; axis)   gather_elements(x, indices; axis)   gather_nd (host)   one_hot(indices, values; depth, axis)
-    dims(values) -> i64 vector   fill(shape, value, dtype)   iota(extent, dtype)   trilu(x; k, upper)   cumsum, non_zero (host)
+    gather(x, indices; axis)   gather_elements(x, indices; axis)   gather_nd   one_hot(indices, values; depth, axis)
+    dims(values) -> i64 vector   fill(shape, value, dtype)   iota(extent, dtype)   trilu(x; k, upper)   cumsum non_zero
 
-Indices may be negative: they count from the end, and a structure's `Gathered` term means the index *after* that wrapping.
-The oracle raises IndexError, with the guilty index, for one that lies outside.
+gather_nd, cumsum and non_zero run on the host for now.
+
+Indices may be negative: they count from the end, and a structure's `Gathered` term means the index *after* that
+wrapping. The oracle raises IndexError, with the guilty index, for one that lies outside.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def _zero_flops(call: Call) -> Dim:
     return 0
 
 
-# ---- gather --------------------------------------------------------------------------------------------------------------
+# ---- gather ----------------------------------------------------------------------------------------------------------
 def _infer_gather(call: Call) -> TensorType:
     require_kind(call.type(1), "i", "input 'indices'")
     axis, shape = normal_axis(call["axis"], call.type(0).rank), call.shape(0)
@@ -103,7 +105,14 @@ def _gather_nd_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.nda
 
 
 _GATHER = Operator(
-    "gather", Kind.STRUCTURED, ("x", "indices"), _infer_gather, _gather_oracle, {"axis": REQUIRED}, _gather_structure, flops=_zero_flops,
+    "gather",
+    Kind.STRUCTURED,
+    ("x", "indices"),
+    _infer_gather,
+    _gather_oracle,
+    {"axis": REQUIRED},
+    _gather_structure,
+    flops=_zero_flops,
     samples=(
         Sample(((5, 3), np.array([[0, -1], [4, 2]])), {"axis": 0}),
         Sample(((2, 5, 3), np.array([-5, 1], np.int32)), {"axis": 1}),
@@ -111,16 +120,22 @@ _GATHER = Operator(
         Sample((np.array([10, 20, 30]), np.array([2, 0, -3, 1])), {"axis": 0}),
         Sample(((3, 2), np.zeros((0,), np.int64)), {"axis": 0}),
     ),
-)  # fmt: skip
+)
 _GATHER_ELEMENTS = Operator(
-    "gather_elements", Kind.STRUCTURED, ("x", "indices"), _infer_gather_elements, _gather_elements_oracle, {"axis": REQUIRED},
-    _gather_elements_structure, flops=_zero_flops,
+    "gather_elements",
+    Kind.STRUCTURED,
+    ("x", "indices"),
+    _infer_gather_elements,
+    _gather_elements_oracle,
+    {"axis": REQUIRED},
+    _gather_elements_structure,
+    flops=_zero_flops,
     samples=(
         Sample(((3, 4), np.array([[0, -1], [3, 2]])), {"axis": 1}),
         Sample(((3, 2), np.array([[0, -1], [2, 1], [-3, 0], [1, 1]])), {"axis": 0}),
         Sample((np.array([10, 20, 30]), np.array([2, 2, 0])), {"axis": 0}),
     ),
-)  # fmt: skip
+)
 _GATHER_ND = Operator(
     "gather_nd", Kind.HOST, ("x", "indices"), _infer_gather_nd, _gather_nd_oracle, {"batch_dims": 0}, flops=_zero_flops,
     samples=(
@@ -131,7 +146,7 @@ _GATHER_ND = Operator(
 )  # fmt: skip
 
 
-# ---- one_hot -------------------------------------------------------------------------------------------------------------
+# ---- one_hot ---------------------------------------------------------------------------------------------------------
 def _infer_one_hot(call: Call) -> TensorType:
     require_kind(call.type(0), "i", "input 'indices'")
     if call.shape(1) != (2,):
@@ -159,17 +174,22 @@ def _one_hot_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarr
 
 
 _ONE_HOT = Operator(
-    "one_hot", Kind.STRUCTURED, ("indices", "values"), _infer_one_hot, _one_hot_oracle, {"depth": REQUIRED, "axis": REQUIRED},
+    "one_hot",
+    Kind.STRUCTURED,
+    ("indices", "values"),
+    _infer_one_hot,
+    _one_hot_oracle,
+    {"depth": REQUIRED, "axis": REQUIRED},
     _one_hot_structure,
     samples=(
         Sample((np.array([0, -1, 7, 2]), np.array([0, 1], np.float32)), {"depth": 3, "axis": 1}),
         Sample((np.array([[1, 2], [0, -3]], np.int32), np.array([5, 9])), {"depth": 3, "axis": 0}),
         Sample((np.array(1), np.array([False, True])), {"depth": 4, "axis": 0}),
     ),
-)  # fmt: skip
+)
 
 
-# ---- tensors of a shape --------------------------------------------------------------------------------------------------
+# ---- tensors of a shape ----------------------------------------------------------------------------------------------
 def _dims_structure(call: Call) -> Structure:
     (axis,) = axes = output_axes(call.output.shape)
     values = call["values"]
@@ -196,15 +216,25 @@ def _iota_structure(call: Call) -> Structure:
 
 _MADE = (
     Operator(
-        "dims", Kind.STRUCTURED, (), lambda call: TensorType(DType.I64, (len(call["values"]),)),
-        lambda attrs, arrays: np.array(attrs["values"], np.int64), {"values": REQUIRED}, _dims_structure, flops=_zero_flops,
+        "dims",
+        Kind.STRUCTURED,
+        (),
+        lambda call: TensorType(DType.I64, (len(call["values"]),)),
+        lambda attrs, arrays: np.array(attrs["values"], np.int64),
+        {"values": REQUIRED},
+        _dims_structure,
+        flops=_zero_flops,
         samples=(Sample((), {"values": (2, 3, 4)}), Sample((), {"values": ()}), Sample((), {"values": (7,)})),
     ),
     Operator(
-        "fill", Kind.STRUCTURED, (), _infer_fill,
+        "fill",
+        Kind.STRUCTURED,
+        (),
+        _infer_fill,
         lambda attrs, arrays: np.full(attrs["shape"], np.asarray(attrs["value"]).astype(attrs["dtype"].numpy)),
         dict.fromkeys(("shape", "value", "dtype"), REQUIRED),
-        lambda call: Structure(output_axes(call.output.shape), (), const(call["value"], call["dtype"])), flops=_zero_flops,
+        lambda call: Structure(output_axes(call.output.shape), (), const(call["value"], call["dtype"])),
+        flops=_zero_flops,
         samples=(
             Sample((), {"shape": (2, 3), "value": 0.5, "dtype": DType.F32}),
             Sample((), {"shape": (), "value": 7, "dtype": DType.I64}),
@@ -213,14 +243,24 @@ _MADE = (
         ),
     ),
     Operator(
-        "iota", Kind.STRUCTURED, (), _infer_iota, lambda attrs, arrays: np.arange(attrs["extent"]).astype(attrs["dtype"].numpy),
-        dict.fromkeys(("extent", "dtype"), REQUIRED), _iota_structure, flops=_zero_flops,
-        samples=(Sample((), {"extent": 5, "dtype": DType.I64}), Sample((), {"extent": 3, "dtype": DType.F32}), Sample((), {"extent": 0, "dtype": DType.I32})),
+        "iota",
+        Kind.STRUCTURED,
+        (),
+        _infer_iota,
+        lambda attrs, arrays: np.arange(attrs["extent"]).astype(attrs["dtype"].numpy),
+        dict.fromkeys(("extent", "dtype"), REQUIRED),
+        _iota_structure,
+        flops=_zero_flops,
+        samples=(
+            Sample((), {"extent": 5, "dtype": DType.I64}),
+            Sample((), {"extent": 3, "dtype": DType.F32}),
+            Sample((), {"extent": 0, "dtype": DType.I32}),
+        ),
     ),
-)  # fmt: skip
+)
 
 
-# ---- triangles, running sums, positions ----------------------------------------------------------------------------------
+# ---- triangles, running sums, positions ------------------------------------------------------------------------------
 def _infer_trilu(call: Call) -> TensorType:
     if call.type(0).rank < 2:
         raise OperatorError(f"input of rank {call.type(0).rank} is no matrix")
@@ -261,7 +301,14 @@ def _cumsum_array(attrs: Mapping[str, Any], x: Any) -> Any:
 
 _LAST = (
     Operator(
-        "trilu", Kind.STRUCTURED, ("x",), _infer_trilu, _trilu_oracle, {"k": 0, "upper": True}, _trilu_structure, flops=_zero_flops,
+        "trilu",
+        Kind.STRUCTURED,
+        ("x",),
+        _infer_trilu,
+        _trilu_oracle,
+        {"k": 0, "upper": True},
+        _trilu_structure,
+        flops=_zero_flops,
         samples=(
             Sample(((3, 5),)),
             Sample(((2, 4, 3),), {"k": -1, "upper": False}),
@@ -270,7 +317,12 @@ _LAST = (
         ),
     ),
     Operator(
-        "cumsum", Kind.HOST, ("x",), _infer_cumsum, array_oracle(_cumsum_array), {"axis": REQUIRED, "exclusive": False, "reverse": False},
+        "cumsum",
+        Kind.HOST,
+        ("x",),
+        _infer_cumsum,
+        array_oracle(_cumsum_array),
+        {"axis": REQUIRED, "exclusive": False, "reverse": False},
         flops=lambda call: call.type(0).elements,
         samples=(
             Sample(((2, 5),), {"axis": 1}),
@@ -280,10 +332,14 @@ _LAST = (
     ),
     Operator(
         # The count of columns is known at run time only; the symbol stands for it and is never bound.
-        "non_zero", Kind.HOST, ("x",), lambda call: TensorType(DType.I64, (call.type(0).rank, symbol("non_zero"))),
-        lambda attrs, arrays: np.array(np.nonzero(arrays[0]), np.int64).reshape(arrays[0].ndim, -1), flops=_zero_flops,
+        "non_zero",
+        Kind.HOST,
+        ("x",),
+        lambda call: TensorType(DType.I64, (call.type(0).rank, symbol("non_zero"))),
+        lambda attrs, arrays: np.array(np.nonzero(arrays[0]), np.int64).reshape(arrays[0].ndim, -1),
+        flops=_zero_flops,
         samples=(Sample((np.array([[1, 0], [0, 3]]),)), Sample((np.array([0.0, np.nan, 2], np.float32),))),
     ),
-)  # fmt: skip
+)
 
 OPERATORS: tuple[Operator, ...] = (_GATHER, _GATHER_ELEMENTS, _GATHER_ND, _ONE_HOT, *_MADE, *_LAST)

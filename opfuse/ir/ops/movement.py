@@ -1,9 +1,10 @@
-"""Movement: the output holds the input's own values at other places. All are index maps, so fusion folds them into reads.
+"""Movement: the output holds the input's values at other places. All are index maps, so fusion folds them into reads.
 
     transpose(perm) reshape(shape) expand(shape) slice(starts, stops, steps) concat(xs..., axis) tile(repeats)
     pad(x; pads, mode, value)
 
-Squeeze, unsqueeze and flatten are reshapes; a split is slices. `pad` by "edge" and "reflect" expands into slices and concat.
+Squeeze, unsqueeze and flatten are reshapes; a split is slices. `pad` by "edge" and "reflect" expands into slices and
+concat.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _zero_flops(call: Call) -> Dim:
     return 0
 
 
-# ---- transpose -----------------------------------------------------------------------------------------------------------
+# ---- transpose -------------------------------------------------------------------------------------------------------
 def _infer_transpose(call: Call) -> TensorType:
     perm = tuple(call["perm"])
     if sorted(perm) != list(range(call.type(0).rank)):
@@ -46,7 +47,7 @@ def _transpose_structure(call: Call) -> Structure:
     return _moves(call, axes, [axes[perm.index(d)].index for d in range(len(perm))])
 
 
-# ---- reshape -------------------------------------------------------------------------------------------------------------
+# ---- reshape ---------------------------------------------------------------------------------------------------------
 def _infer_reshape(call: Call) -> TensorType:
     shape = tuple(call["shape"])
     if any(isinstance(d, int) and d < 0 for d in shape):
@@ -55,13 +56,17 @@ def _infer_reshape(call: Call) -> TensorType:
     excess = product(shape) - call.type(0).elements
     if isinstance(excess, int) and excess != 0:
         raise OperatorError(
-            f"[{dims_text(call.shape(0))}] has {call.type(0).elements} elements, [{dims_text(shape)}] has {product(shape)}"
+            f"[{dims_text(call.shape(0))}] has {call.type(0).elements} elements, "
+            f"[{dims_text(shape)}] has {product(shape)}"
         )
     return TensorType(call.type(0).dtype, shape)
 
 
 def matching_groups(before: Sequence[Dim], after: Sequence[Dim]) -> list[tuple[range, range]]:
-    """Runs of dimensions of two shapes with equal products, in order: (B, S, 6) and (B*S, 2, 3) -> (0..2, 0..1), (2..3, 1..3)."""
+    """Runs of dimensions of two shapes with equal products, in order.
+
+    (B, S, 6) and (B*S, 2, 3) -> [(range(0, 2), range(0, 1)), (range(2, 3), range(1, 3))]
+    """
     cuts = [(0, 0)]
     left = [product(before[:k]) for k in range(len(before) + 1)]
     right = [product(after[:k]) for k in range(len(after) + 1)]
@@ -85,7 +90,7 @@ def _reshape_structure(call: Call) -> Structure:
     return _moves(call, axes, index)
 
 
-# ---- expand, slice, tile -------------------------------------------------------------------------------------------------
+# ---- expand, slice, tile ---------------------------------------------------------------------------------------------
 def _infer_expand(call: Call) -> TensorType:
     return TensorType(call.type(0).dtype, broadcast(call.shape(0), call["shape"]))
 
@@ -101,6 +106,11 @@ def slice_extent(start: Dim, stop: Dim, step: int) -> Dim:
     return max(count, 0) if isinstance(count, int) else count
 
 
+def _leaves(place: Dim, extent: Dim) -> bool:
+    """Proven outside [0, extent)."""
+    return isinstance(place, int) and (place < 0 or (isinstance(extent, int) and place >= extent))
+
+
 def _infer_slice(call: Call) -> TensorType:
     shape, rank = call.shape(0), call.type(0).rank
     starts, stops, steps = call["starts"], call["stops"], call["steps"]
@@ -111,7 +121,7 @@ def _infer_slice(call: Call) -> TensorType:
     out = tuple(map(slice_extent, starts, stops, steps))
     for d, (start, count, step) in enumerate(zip(starts, out, steps, strict=True)):
         ends = (start, start + (count - 1) * step) if count != 0 else ()
-        if any(isinstance(e, int) and (e < 0 or (isinstance(shape[d], int) and e >= shape[d])) for e in ends):
+        if any(_leaves(e, shape[d]) for e in ends):
             raise OperatorError(f"the slice {start}:{stops[d]}:{step} leaves dimension {d} of extent {shape[d]}")
     return TensorType(call.type(0).dtype, out)
 
@@ -151,7 +161,7 @@ def _tile_structure(call: Call) -> Structure:
     )
 
 
-# ---- concat --------------------------------------------------------------------------------------------------------------
+# ---- concat ----------------------------------------------------------------------------------------------------------
 def _infer_concat(call: Call) -> TensorType:
     if not call.inputs:
         raise OperatorError("nothing to concatenate")
@@ -169,7 +179,7 @@ def _infer_concat(call: Call) -> TensorType:
 
 
 def _concat_structure(call: Call) -> Structure:
-    """The first input below the first offset, and so on: every read but a single one may leave its input, hence the pads."""
+    """The first input below the first offset, and so on. Each read may leave its input, hence the pads."""
     axes, axis, dtype = output_axes(call.output.shape), call["axis"], call.output.dtype
     count = len(call.inputs)
     pad = const(0, dtype) if count > 1 else None
@@ -187,7 +197,7 @@ def _concat_structure(call: Call) -> Structure:
     return Structure(axes, tuple(reads), body)
 
 
-# ---- pad -----------------------------------------------------------------------------------------------------------------
+# ---- pad -------------------------------------------------------------------------------------------------------------
 PAD_MODES = ("constant", "reflect", "edge")
 
 
@@ -200,7 +210,7 @@ def _infer_pad(call: Call) -> TensorType:
     shape = call.shape(0)
     out = tuple(d + pads[k] + pads[rank + k] for k, d in enumerate(shape))
     for k, d in enumerate(shape):
-        if isinstance(out[k], int) and int(out[k]) < 0:  # type: ignore[arg-type]
+        if isinstance(out[k], int) and int(out[k]) < 0:
             raise OperatorError(f"pads {pads[k]} and {pads[rank + k]} take more than the {d} elements of dimension {k}")
         widest = max(pads[k], pads[rank + k])
         if call["mode"] == "reflect" and isinstance(d, int) and widest > 0 and widest >= d:
@@ -262,7 +272,7 @@ def _pad_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray:
     return np.pad(x, width, mode=attrs["mode"])
 
 
-# ---- table ---------------------------------------------------------------------------------------------------------------
+# ---- table -----------------------------------------------------------------------------------------------------------
 def _plain(
     name: str, infer: Any, function: Any, attrs: tuple[str, ...], structure: Any, samples: tuple[Sample, ...]
 ) -> Operator:
@@ -300,7 +310,11 @@ _RESHAPE = _plain(
     ),
 )  # fmt: skip
 _EXPAND = _plain(
-    "expand", _infer_expand, lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, shape)), ("shape",), _expand_structure,
+    "expand",
+    _infer_expand,
+    lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, shape)),
+    ("shape",),
+    _expand_structure,
     (
         Sample(((3, 1),), {"shape": (2, 3, 5)}),
         Sample(((3, 4),), {"shape": (4,)}),
@@ -308,7 +322,7 @@ _EXPAND = _plain(
         Sample(((1, 2),), {"shape": (0, 1)}),
         Sample((np.array([[True], [False]]),), {"shape": (2, 3)}),
     ),
-)  # fmt: skip
+)
 _TILE = _plain(
     "tile", _infer_tile, np.tile, ("repeats",), _tile_structure,
     (
@@ -318,18 +332,30 @@ _TILE = _plain(
     ),
 )  # fmt: skip
 _SLICE = Operator(
-    "slice", Kind.STRUCTURED, ("x",), _infer_slice, _slice_oracle, dict.fromkeys(("starts", "stops", "steps"), REQUIRED),
-    _slice_structure, flops=_zero_flops,
+    "slice",
+    Kind.STRUCTURED,
+    ("x",),
+    _infer_slice,
+    _slice_oracle,
+    dict.fromkeys(("starts", "stops", "steps"), REQUIRED),
+    _slice_structure,
+    flops=_zero_flops,
     samples=(
         Sample(((5, 7),), {"starts": (1, 0), "stops": (4, 7), "steps": (1, 3)}),
         Sample(((5, 7),), {"starts": (4, 6), "stops": (-1, 2), "steps": (-1, -2)}),
         Sample((_WHOLE,), {"starts": (1, 0, 3), "stops": (2, 0, 4), "steps": (1, 1, 1)}),
         Sample(((),), {"starts": (), "stops": (), "steps": ()}),
     ),
-)  # fmt: skip
+)
 _CONCAT = Operator(
-    "concat", Kind.STRUCTURED, ("xs*",), _infer_concat, lambda attrs, arrays: np.concatenate(arrays, axis=attrs["axis"]), {"axis": REQUIRED},
-    _concat_structure, flops=_zero_flops,
+    "concat",
+    Kind.STRUCTURED,
+    ("xs*",),
+    _infer_concat,
+    lambda attrs, arrays: np.concatenate(arrays, axis=attrs["axis"]),
+    {"axis": REQUIRED},
+    _concat_structure,
+    flops=_zero_flops,
     samples=(
         Sample(((2, 3), (2, 5)), {"axis": 1}),
         Sample(((1, 3, 2), (4, 3, 2), (2, 3, 2)), {"axis": 0}),
@@ -338,10 +364,18 @@ _CONCAT = Operator(
         Sample((np.array([[True]]), np.array([[False]]), np.array([[True]]), np.array([[True]])), {"axis": 1}),
         Sample((np.array([np.nan, -0.0], np.float32), np.array([np.inf], np.float32)), {"axis": 0}),
     ),
-)  # fmt: skip
+)
 _PAD = Operator(
-    "pad", Kind.STRUCTURED, ("x",), _infer_pad, _pad_oracle, {"pads": REQUIRED, "mode": "constant", "value": 0}, _pad_structure,
-    _expand_pad, lambda call: call["mode"] != "constant", _zero_flops,
+    "pad",
+    Kind.STRUCTURED,
+    ("x",),
+    _infer_pad,
+    _pad_oracle,
+    {"pads": REQUIRED, "mode": "constant", "value": 0},
+    _pad_structure,
+    _expand_pad,
+    lambda call: call["mode"] != "constant",
+    _zero_flops,
     samples=(
         Sample(((2, 3),), {"pads": (1, 0, 0, 2), "value": 5.0}),
         Sample(((1, 4),), {"pads": (0, -1, 0, 1)}),
@@ -351,6 +385,6 @@ _PAD = Operator(
         Sample(((0, 2),), {"pads": (1, 0, 1, 0), "value": float("-inf")}),
         Sample(((2, 5),), {"pads": (0, -1, 0, 2), "mode": "edge"}),
     ),
-)  # fmt: skip
+)
 
 OPERATORS: tuple[Operator, ...] = (_TRANSPOSE, _RESHAPE, _EXPAND, _SLICE, _CONCAT, _TILE, _PAD)

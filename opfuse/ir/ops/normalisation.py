@@ -1,11 +1,11 @@
 """Normalisations: composites, kept whole for matching and expanded into primitive operators for fusion.
 
     softmax(x; axis) log_softmax(x; axis)
-    layer_norm(x, scale?, bias?; axis, epsilon) rms_norm(x, scale?; axis, epsilon)          over the dimensions axis ... last
+    layer_norm(x, scale?, bias?; axis, epsilon) rms_norm(x, scale?; axis, epsilon)    over dimensions axis ... last
     batch_norm(x, scale, bias, mean, var; epsilon, layout) instance_norm(x, scale, bias; epsilon, layout)
 
-Half precision is widened to float32 first and rounded once at the end, so that no square or sum overflows. A softmax row of
-only -inf is NaN, as in ONNX and PyTorch.
+Half precision is widened to float32 first and rounded once at the end, so that no square or sum overflows. A softmax
+row of only -inf is NaN, as in ONNX and PyTorch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _widened(body: Body) -> Callable[[Graph, Call, Names], tuple[str, ...]]:
     return expand
 
 
-# ---- softmax -------------------------------------------------------------------------------------------------------------
+# ---- softmax ---------------------------------------------------------------------------------------------------------
 def _infer_softmax(call: Call) -> TensorType:
     require_kind(call.type(0), "f", "the input")
     normal_axis(call["axis"], call.type(0).rank)
@@ -87,7 +87,7 @@ _SOFTMAX_SAMPLES = (
 )
 
 
-# ---- layer and rms norm --------------------------------------------------------------------------------------------------
+# ---- layer and rms norm ----------------------------------------------------------------------------------------------
 def _normalised_axes(call: Call) -> tuple[int, ...]:
     return tuple(range(normal_axis(call["axis"], call.type(0).rank), call.type(0).rank))
 
@@ -147,7 +147,7 @@ _NORM_SAMPLES = (
 )
 
 
-# ---- batch and instance norm ---------------------------------------------------------------------------------------------
+# ---- batch and instance norm -----------------------------------------------------------------------------------------
 def _channel_shape(call: Call) -> tuple[Dim, ...]:
     """The shape in which a vector over the channels broadcasts to x."""
     channel, rank = channel_dimension(call["layout"], call.type(0).rank), call.type(0).rank
@@ -205,21 +205,76 @@ def _vectors(channels: int, count: int, dtype: type = np.float32) -> tuple[np.nd
 
 _HALF_BATCH = (np.array([[[1e-3, 2e-3]]], np.float16), *(np.array([v], np.float16) for v in (2000, 0, 0, 0)))
 OPERATORS: tuple[Operator, ...] = (
-    Operator("softmax", Kind.COMPOSITE, ("x",), _infer_softmax, array_oracle(_softmax_array), {"axis": REQUIRED}, expand=_widened(_softmax),
-             samples=_SOFTMAX_SAMPLES),
-    Operator("log_softmax", Kind.COMPOSITE, ("x",), _infer_softmax, array_oracle(_log_softmax_array), {"axis": REQUIRED},
-             expand=_widened(_log_softmax), samples=_SOFTMAX_SAMPLES),
-    Operator("layer_norm", Kind.COMPOSITE, ("x", "scale?", "bias?"), _infer_layer_norm, array_oracle(_layer_norm_array),
-             {"axis": REQUIRED, "epsilon": 1e-5}, expand=_widened(_layer_norm),
-             samples=(*_NORM_SAMPLES, Sample(((2, 3, 5), (5,), (3, 5)), {"axis": 2}), Sample(((4, 3), None, (3,)), {"axis": 1}))),
-    Operator("rms_norm", Kind.COMPOSITE, ("x", "scale?"), _infer_layer_norm, array_oracle(_rms_norm_array),
-             {"axis": REQUIRED, "epsilon": 1e-5}, expand=_widened(_rms_norm), samples=_NORM_SAMPLES),
-    Operator("batch_norm", Kind.COMPOSITE, ("x", "scale", "bias", "mean", "var"),
-             lambda call: _infer_channel_norm(call, ("scale", "bias", "mean", "var")), array_oracle(_batch_norm_array),
-             {"epsilon": 1e-5, "layout": "NCHW"}, expand=_widened(_batch_norm),
-             samples=(Sample(((2, 3, 4, 5), *_vectors(3, 4))), Sample(((2, 4, 3), *_vectors(3, 4)), {"layout": "NHWC"}),
-                      Sample(((4, 3), *_vectors(3, 4)), {"epsilon": 0.1}), Sample(_HALF_BATCH, {"epsilon": 1e-3}))),
-    Operator("instance_norm", Kind.COMPOSITE, ("x", "scale", "bias"), lambda call: _infer_channel_norm(call, ("scale", "bias")),
-             array_oracle(_instance_norm_array), {"epsilon": 1e-5, "layout": "NCHW"}, expand=_widened(_instance_norm),
-             samples=(Sample(((2, 3, 4, 5), *_vectors(3, 2))), Sample(((2, 6, 3), *_vectors(3, 2)), {"layout": "NHWC", "epsilon": 0.1}))),
-)  # fmt: skip
+    Operator(
+        "softmax",
+        Kind.COMPOSITE,
+        ("x",),
+        _infer_softmax,
+        array_oracle(_softmax_array),
+        {"axis": REQUIRED},
+        expand=_widened(_softmax),
+        samples=_SOFTMAX_SAMPLES,
+    ),
+    Operator(
+        "log_softmax",
+        Kind.COMPOSITE,
+        ("x",),
+        _infer_softmax,
+        array_oracle(_log_softmax_array),
+        {"axis": REQUIRED},
+        expand=_widened(_log_softmax),
+        samples=_SOFTMAX_SAMPLES,
+    ),
+    Operator(
+        "layer_norm",
+        Kind.COMPOSITE,
+        ("x", "scale?", "bias?"),
+        _infer_layer_norm,
+        array_oracle(_layer_norm_array),
+        {"axis": REQUIRED, "epsilon": 1e-5},
+        expand=_widened(_layer_norm),
+        samples=(
+            *_NORM_SAMPLES,
+            Sample(((2, 3, 5), (5,), (3, 5)), {"axis": 2}),
+            Sample(((4, 3), None, (3,)), {"axis": 1}),
+        ),
+    ),
+    Operator(
+        "rms_norm",
+        Kind.COMPOSITE,
+        ("x", "scale?"),
+        _infer_layer_norm,
+        array_oracle(_rms_norm_array),
+        {"axis": REQUIRED, "epsilon": 1e-5},
+        expand=_widened(_rms_norm),
+        samples=_NORM_SAMPLES,
+    ),
+    Operator(
+        "batch_norm",
+        Kind.COMPOSITE,
+        ("x", "scale", "bias", "mean", "var"),
+        lambda call: _infer_channel_norm(call, ("scale", "bias", "mean", "var")),
+        array_oracle(_batch_norm_array),
+        {"epsilon": 1e-5, "layout": "NCHW"},
+        expand=_widened(_batch_norm),
+        samples=(
+            Sample(((2, 3, 4, 5), *_vectors(3, 4))),
+            Sample(((2, 4, 3), *_vectors(3, 4)), {"layout": "NHWC"}),
+            Sample(((4, 3), *_vectors(3, 4)), {"epsilon": 0.1}),
+            Sample(_HALF_BATCH, {"epsilon": 1e-3}),
+        ),
+    ),
+    Operator(
+        "instance_norm",
+        Kind.COMPOSITE,
+        ("x", "scale", "bias"),
+        lambda call: _infer_channel_norm(call, ("scale", "bias")),
+        array_oracle(_instance_norm_array),
+        {"epsilon": 1e-5, "layout": "NCHW"},
+        expand=_widened(_instance_norm),
+        samples=(
+            Sample(((2, 3, 4, 5), *_vectors(3, 2))),
+            Sample(((2, 6, 3), *_vectors(3, 2)), {"layout": "NHWC", "epsilon": 0.1}),
+        ),
+    ),
+)

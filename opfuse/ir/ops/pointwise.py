@@ -2,8 +2,8 @@
 
     pointwise("exp", lambda attrs, x: apply("exp", x), lambda attrs, x: np.exp(x))
 
-Half precision (f16, bf16) is widened to float32 for the formula and rounded once at the end, in the structure and in the
-oracle alike: for a single sum, product or quotient this is the correctly rounded result.
+Half precision (f16, bf16) is widened to float32 for the formula and rounded once at the end, in the structure and in
+the oracle alike: for a single sum, product or quotient this is the correctly rounded result.
 """
 
 from __future__ import annotations
@@ -54,12 +54,25 @@ def array_oracle(function: ArrayFunction, *, typed: int = 0, result: DType | Non
     return oracle
 
 
-def pointwise(name: str, formula: Formula, function: ArrayFunction, *, inputs: tuple[str, ...] = ("x",), kinds: str = "f",
-              attrs: Mapping[str, Any] | None = None, result: DType | None = None, typed: int = 0,
-              onto_first: bool = False, rounds: bool = True, samples: tuple[Sample, ...] = ()) -> Operator:  # fmt: skip
-    """An elementwise operator. Inputs from number `typed` on share one type, of one of `kinds`, which is the result's too
-    unless `result` names another; those before it are conditions (bool). `onto_first`: nothing may widen input 0.
-    `rounds` False: the formula only chooses among its operands, so that half precision need not be widened.
+def pointwise(
+    name: str,
+    formula: Formula,
+    function: ArrayFunction,
+    *,
+    inputs: tuple[str, ...] = ("x",),
+    kinds: str = "f",
+    attrs: Mapping[str, Any] | None = None,
+    result: DType | None = None,
+    typed: int = 0,
+    onto_first: bool = False,
+    rounds: bool = True,
+    samples: tuple[Sample, ...] = (),
+) -> Operator:
+    """An elementwise operator: one formula of a point of each input, and the same as a function of whole arrays.
+
+    Inputs from number `typed` on share one type, of one of `kinds`, which is the result's too unless `result` names
+    another; those before it are conditions (bool). `onto_first`: nothing may widen input 0. `rounds` False: the formula
+    only chooses among its operands, so that half precision need not be widened.
     """
     count = len(inputs)
 
@@ -102,7 +115,7 @@ def pointwise(name: str, formula: Formula, function: ArrayFunction, *, inputs: t
 
 
 def samples_for(count: int, kinds: str) -> tuple[Sample, ...]:
-    """Small calls for an operator of one or more inputs of one type: odd shapes, broadcasting, rank 0, size 0, integers, bools."""
+    """Small calls for inputs of one type: odd shapes, broadcasting, rank 0, size 0, special values, integers, bools."""
     shapes: list[tuple[tuple[int, ...], ...]] = [((3, 5),), ((17,),), ((),), ((2, 0),)]
     if count == 2:
         shapes = [((3, 5), (3, 5)), ((2, 1, 7), (3, 1)), ((), (4,)), ((2, 0), (1,))]

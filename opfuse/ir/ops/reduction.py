@@ -3,8 +3,8 @@
     reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_l1 reduce_l2 reduce_sum_square   (one loop nest)
     reduce_log_sum_exp (composite)   argmax argmin (host)
 
-Half precision is summed in float32 and rounded once. Over an empty axis: sum 0, product 1, maximum -inf (or the smallest
-integer), mean NaN. A NaN anywhere gives NaN, also for maximum and minimum.
+Half precision is summed in float32 and rounded once. Over an empty axis: sum 0, product 1, maximum -inf (or the
+smallest integer), mean NaN. A NaN anywhere gives NaN, also for maximum and minimum.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def highest(dtype: np.dtype) -> Any:
     return np.iinfo(dtype).max if dtype.kind in "iu" else np.inf
 
 
-# ---- one loop nest ---------------------------------------------------------------------------------------------------------
+# ---- one loop nest ---------------------------------------------------------------------------------------------------
 def _loops(call: Call) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Index, ...]]:
     """Output axes, reduce axes (r0, r2, ... by dimension of the input), and where the input is read."""
     over, keepdims = reduced_axes(call), call["keepdims"]
@@ -135,7 +135,7 @@ def _samples(kinds: str) -> tuple[Sample, ...]:
     return tuple(out)
 
 
-# ---- log of a sum of exponentials ------------------------------------------------------------------------------------------
+# ---- log of a sum of exponentials ------------------------------------------------------------------------------------
 def _expand_log_sum_exp(g: Graph, call: Call, inputs: tuple[str | None, ...]) -> tuple[str, ...]:
     """m + log(sum(exp(x - m))) with m the maximum, or 0 where that is infinite."""
     dtype, wide = call.type(0).dtype, accumulator(call.type(0).dtype)
@@ -166,16 +166,24 @@ def _infer_float_reduction(call: Call) -> TensorType:
 
 
 _LOG_SUM_EXP = Operator(
-    "reduce_log_sum_exp", Kind.COMPOSITE, ("x",), _infer_float_reduction, array_oracle(_log_sum_exp_array),
-    {"axes": REQUIRED, "keepdims": True}, expand=_expand_log_sum_exp,
+    "reduce_log_sum_exp",
+    Kind.COMPOSITE,
+    ("x",),
+    _infer_float_reduction,
+    array_oracle(_log_sum_exp_array),
+    {"axes": REQUIRED, "keepdims": True},
+    expand=_expand_log_sum_exp,
     samples=(
         *_samples("f")[:6],
-        Sample((np.array([[1000, 999], [-np.inf, -np.inf], [np.inf, 1], [np.nan, 1]], np.float32),), {"axes": (1,), "keepdims": False}),
+        Sample(
+            (np.array([[1000, 999], [-np.inf, -np.inf], [np.inf, 1], [np.nan, 1]], np.float32),),
+            {"axes": (1,), "keepdims": False},
+        ),
     ),
-)  # fmt: skip
+)
 
 
-# ---- positions of extremes -------------------------------------------------------------------------------------------------
+# ---- positions of extremes -------------------------------------------------------------------------------------------
 def _infer_arg(call: Call) -> TensorType:
     require_kind(call.type(0), "fi", "the input")
     axis = normal_axis(call["axis"], call.type(0).rank)
@@ -218,11 +226,19 @@ OPERATORS: tuple[Operator, ...] = (
     _reduction("reduce_max", "max", _extreme(np.max, lowest), kinds="fib"),
     _reduction("reduce_min", "min", _extreme(np.min, highest), kinds="fib"),
     _reduction("reduce_prod", "prod", lambda x, **over: np.prod(x, dtype=x.dtype, **over)),
-    _reduction("reduce_l1", "sum", lambda x, **over: np.sum(np.abs(x), dtype=x.dtype, **over), lambda x: apply("abs", x)),
-    _reduction("reduce_l2", "sum", lambda x, **over: np.sqrt(np.sum(x * x, dtype=x.dtype, **over)), _square,
-               lambda total, count: apply("sqrt", total), kinds="f"),
+    _reduction(
+        "reduce_l1", "sum", lambda x, **over: np.sum(np.abs(x), dtype=x.dtype, **over), lambda x: apply("abs", x)
+    ),
+    _reduction(
+        "reduce_l2",
+        "sum",
+        lambda x, **over: np.sqrt(np.sum(x * x, dtype=x.dtype, **over)),
+        _square,
+        lambda total, count: apply("sqrt", total),
+        kinds="f",
+    ),
     _reduction("reduce_sum_square", "sum", lambda x, **over: np.sum(x * x, dtype=x.dtype, **over), _square),
     _LOG_SUM_EXP,
     _arg("argmax", np.argmax),
     _arg("argmin", np.argmin),
-)  # fmt: skip
+)

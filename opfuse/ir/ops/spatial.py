@@ -56,13 +56,16 @@ class Window:
 
     @staticmethod
     def of(kernel: tuple[Dim, ...], call: Call, extents: tuple[Dim, ...]) -> Window:
-        """From the attributes strides, dilations, pads (and ceil_mode); OperatorError where their lengths do not fit."""
+        """From the attributes strides, dilations, pads, ceil_mode; OperatorError where their lengths do not fit."""
         rank = len(extents)
         if rank == 0:
             raise OperatorError("there are no spatial axes")
         for name, value, count in (
-            ("kernel", kernel, rank), ("strides", call["strides"], rank), ("dilations", call["dilations"], rank), ("pads", call["pads"], 2 * rank),
-        ):  # fmt: skip
+            ("kernel", kernel, rank),
+            ("strides", call["strides"], rank),
+            ("dilations", call["dilations"], rank),
+            ("pads", call["pads"], 2 * rank),
+        ):
             if len(value) != count:
                 raise OperatorError(f"{name} has {len(value)} numbers for {rank} spatial axes, must have {count}")
         if any(s < 1 for s in (*call["strides"], *call["dilations"])):
@@ -106,8 +109,9 @@ class Window:
             return room // self.strides[k] + 1
         steps = -((-room) // self.strides[k]) + 1
         # A window must start inside the extent or its left border (ONNX, PyTorch): the last one may have to go.
-        if isinstance(steps, int) and isinstance(self.extents[k], int):
-            starts_outside = (steps - 1) * self.strides[k] >= self.extents[k] + self.before[k]
+        extent = self.extents[k]
+        if isinstance(steps, int) and isinstance(extent, int):
+            starts_outside = (steps - 1) * self.strides[k] >= extent + self.before[k]
             return steps - 1 if starts_outside else steps
         return steps
 

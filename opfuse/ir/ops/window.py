@@ -3,8 +3,9 @@
     max_pool(x)   kernel strides dilations pads ceil_mode layout          what lies outside counts as -inf
     avg_pool(x)   the same and count_include_pad                           what lies outside counts as 0
 
-An average divides by the number of positions of its window that lie inside the tensor, or inside the padded tensor where
-`count_include_pad`; positions that only `ceil_mode` adds never count (as ONNX and PyTorch). Global pools are reductions.
+An average divides by the number of positions of its window that lie inside the tensor, or inside the padded tensor
+where `count_include_pad`; positions that only `ceil_mode` adds never count (as ONNX and PyTorch). Global pools are
+reductions.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _average_structure(call: Call) -> Structure:
 
 
 def _count(window: Window, include_pad: bool) -> Dim | Scalar:
-    """Positions that an average counts: a number where it is the same for all windows, else a formula of the position."""
+    """Positions that an average counts: a number where all windows have as many, else a formula of the position."""
     same: Dim = 1
     formula: Scalar | None = None
     for k in range(len(window.extents)):
@@ -101,7 +102,7 @@ def _count_along(window: Window, k: int, low: int, high: Dim) -> Scalar:
     return apply("sub", taps_before(extent(high)), taps_before(const(low, DType.I64)))
 
 
-# ---- oracle --------------------------------------------------------------------------------------------------------------
+# ---- oracle ----------------------------------------------------------------------------------------------------------
 def _windows(attrs: Mapping[str, Any], x: Any, fill: Any, function: Any) -> Any:
     """Combine shifted copies of x (NCHW), surrounded by `fill`, one for each tap."""
     rank = x.ndim - 2
@@ -148,7 +149,7 @@ def _average_array(attrs: Mapping[str, Any], x: Any) -> Any:
     return y if attrs["layout"] == "NCHW" else np.moveaxis(y, 1, -1)
 
 
-# ---- table ---------------------------------------------------------------------------------------------------------------
+# ---- table -----------------------------------------------------------------------------------------------------------
 def _attrs(kernel: tuple[int, ...], **changes: Any) -> dict[str, Any]:
     rank = len(kernel)
     return {"kernel": kernel, "strides": (1,) * rank, "dilations": (1,) * rank, "pads": (0,) * (2 * rank), **changes}
@@ -176,11 +177,26 @@ _ATTRIBUTES = {
 }
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("max_pool", Kind.STRUCTURED, ("x",), lambda call: _infer_pool(call, "fi"), array_oracle(_max_array), _ATTRIBUTES,
-             _max_structure, flops=lambda call: call.output.elements * product(call["kernel"]),
-             samples=(*_SAMPLES, Sample((np.arange(-9, 0, dtype=np.int8).reshape(1, 1, 9),), _attrs((3,), pads=(1, 1))))),
-    Operator("avg_pool", Kind.STRUCTURED, ("x",), lambda call: _infer_pool(call, "f"), array_oracle(_average_array),
-             {**_ATTRIBUTES, "count_include_pad": False}, _average_structure,
-             flops=lambda call: call.output.elements * (product(call["kernel"]) + 1),
-             samples=(*_SAMPLES, *(Sample(s.inputs, {**s.attrs, "count_include_pad": True}) for s in _SAMPLES[1:6]))),
-)  # fmt: skip
+    Operator(
+        "max_pool",
+        Kind.STRUCTURED,
+        ("x",),
+        lambda call: _infer_pool(call, "fi"),
+        array_oracle(_max_array),
+        _ATTRIBUTES,
+        _max_structure,
+        flops=lambda call: call.output.elements * product(call["kernel"]),
+        samples=(*_SAMPLES, Sample((np.arange(-9, 0, dtype=np.int8).reshape(1, 1, 9),), _attrs((3,), pads=(1, 1)))),
+    ),
+    Operator(
+        "avg_pool",
+        Kind.STRUCTURED,
+        ("x",),
+        lambda call: _infer_pool(call, "f"),
+        array_oracle(_average_array),
+        {**_ATTRIBUTES, "count_include_pad": False},
+        _average_structure,
+        flops=lambda call: call.output.elements * (product(call["kernel"]) + 1),
+        samples=(*_SAMPLES, *(Sample(s.inputs, {**s.attrs, "count_include_pad": True}) for s in _SAMPLES[1:6])),
+    ),
+)
