@@ -58,7 +58,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Extent(Leaf):
-    """The value of a dimension: the count of a mean, the offset of a concatenation. It may be known at run time only."""
+    """The value of a dimension: the count of a mean, the offset of a concatenation. Perhaps known at run time only."""
 
     dim: Dim
     dtype: DType = DType.I64
