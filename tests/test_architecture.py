@@ -7,8 +7,10 @@ exception to a rule is an entry in a table here, with its reason; a table entry 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -282,6 +284,35 @@ def test_names_say_something() -> None:
 def test_every_module_opens_with_a_docstring() -> None:
     wrong = [n for n, m in MODULES.items() if not (ast.get_docstring(m.tree) or "").strip()]
     assert not wrong, report("modules without a docstring:", wrong)
+
+
+# ---- what must be installed ------------------------------------------------------------------------------------------
+DISTRIBUTIONS = {"google": "protobuf"}  # top-level module -> its distribution, where the names differ
+OPTIONAL_IMPORTS = {"opfuse.codegen.triton": {"torch", "triton"}}  # package -> what an extra brings
+
+
+def test_third_party_imports_are_the_declared_dependencies() -> None:
+    """The base install holds what the package imports: nothing is missing, and nothing is installed for nothing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[<>=!~ \[]", requirement)[0].lower() for requirement in project["dependencies"]}
+    imported: dict[str, str] = {}
+    for module in MODULES.values():
+        optional = {n for package, names in OPTIONAL_IMPORTS.items() if module.name.startswith(package) for n in names}
+        for name in foreign_imports(module) - optional:
+            imported[DISTRIBUTIONS.get(name, name).lower()] = module.name
+    missing = [f"{name}, by {imported[name]}" for name in imported.keys() - declared]
+    assert not missing, report("imported and not declared:", missing)
+    assert not declared - imported.keys(), f"declared and not imported: {sorted(declared - imported.keys())}"
+
+
+def foreign_imports(module: Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module or "")
+    return {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"opfuse"}
 
 
 # ---- no hidden inputs, no work at import -----------------------------------------------------------------------------
