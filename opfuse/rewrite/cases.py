@@ -3,8 +3,8 @@
     for graph in graphs_of(rule, case):        # one for each spelling of `before`
         ...                                    # run the rule alone, compare the oracle before and after
 
-A case gives the operands (shapes, or arrays for constants) and the attributes; the pattern gives the operators, in every
-order of commutative operands and every option. Nothing of the rule's `after` is used here.
+A case gives the operands (shapes, or arrays for constants) and the attributes; the pattern gives the operators, in
+every order of commutative operands and every option. Nothing of the rule's `after` is used here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class _Maker:
         if p.name in self._nodes:
             return self._nodes[p.name]
         inputs = [self._emit(i) for i in p.inputs]
-        value = self.graph.emit(p.ops[0], inputs, self._attributes(p), origin=(f"user_{p.ops[0]}_{len(self.graph.nodes)}",))
+        value = self.graph.emit(
+            p.ops[0], inputs, self._attributes(p), origin=(f"user_{p.ops[0]}_{len(self.graph.nodes)}",)
+        )
         if p.name is not None:
             self._nodes[p.name] = value
         return value

@@ -3,8 +3,9 @@
     def halve(m: Match, to: Draft) -> str | Refusal:
         return to.emit("mul", m["x"], to.scalar(0.5, m.type("x").dtype))
 
-A rule writes nodes and constants into the draft and returns the value that stands for the old one. Nothing has happened to
-the graph by then, so a rule that raises or that makes a value of another type is undone by dropping its draft.
+A rule writes nodes and constants into the draft and returns the value that stands for the old one. Nothing has
+happened to the graph by then, so a rule that raises or that makes a value of another type is undone by dropping its
+draft.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from opfuse.ir.dims import Dim
-from opfuse.ir.graph import Graph, Node
+from opfuse.ir.graph import Graph, Node, user_names
 from opfuse.ir.ops import infer
 from opfuse.ir.types import DType, TensorType
 
@@ -24,17 +25,18 @@ from opfuse.ir.types import DType, TensorType
 class Draft:
     """Nodes and constants to be; reads the graph, never writes it."""
 
-    def __init__(self, graph: Graph, origin: tuple[str, ...]) -> None:
+    def __init__(self, graph: Graph, stands_for: tuple[Node, ...] = ()) -> None:
         self.graph = graph
-        self.origin = origin
+        self.stands_for = stands_for
         self.nodes: list[Node] = []
         self.constants: dict[str, np.ndarray] = {}
         self._types: dict[str, TensorType] = {}
         self._all_types = ChainMap(self._types, graph.types)
 
-    def emit(self, op: str, *inputs: str | None, of: Node | None = None, **attrs: Any) -> str:
+    def emit(self, op: str, *inputs: str | None, of: Node | Sequence[Node] | None = None, **attrs: Any) -> str:
         """A new operator; its value. It stands for the user's nodes of `of`, or for those of all that was matched."""
-        origin = (of.origin or (of.name,)) if of is not None else self.origin
+        nodes = self.stands_for if of is None else (of,) if isinstance(of, Node) else of
+        origin = user_names(nodes)
         node = self.graph.make(op, inputs, attrs, origin=origin)
         for value, type_ in zip(node.outputs, infer(node, self._all_types), strict=True):
             self._types[value] = type_
@@ -64,7 +66,7 @@ class Draft:
             return None
         return self.constants.get(value, self.graph.constants.get(value))
 
-    # ---- movements that leave out what moves nothing --------------------------------------------------------------------
+    # ---- movements that leave out what moves nothing -----------------------------------------------------------------
     def reshape(self, value: str, shape: Sequence[Dim], of: Node | None = None) -> str:
         """The value in another shape; itself where it has that shape; a constant stays a constant."""
         shape = tuple(shape)
@@ -72,8 +74,12 @@ class Draft:
             return value
         array = self.array(value)
         if array is not None:
-            return self.constant(array.reshape(shape))
+            return self.constant(np.reshape(array, self._integers(shape)))
         return self.emit("reshape", value, shape=shape, of=of)
+
+    @staticmethod
+    def _integers(shape: tuple[Dim, ...]) -> tuple[int, ...]:
+        return TensorType(DType.F32, shape).static_shape
 
     def transpose(self, value: str, perm: Sequence[int], of: Node | None = None) -> str:
         """The value with its axes in another order; itself where the order is the same; a constant stays a constant."""
@@ -85,7 +91,7 @@ class Draft:
             return self.constant(np.transpose(array, perm))
         return self.emit("transpose", value, perm=perm, of=of)
 
-    # ---- what the engine asks -----------------------------------------------------------------------------------------
+    # ---- what the engine asks ----------------------------------------------------------------------------------------
     def needed(self, result: str) -> tuple[list[Node], dict[str, np.ndarray]]:
         """The nodes and constants of the draft that the result needs, nodes in order."""
         wanted, nodes = {result}, []

@@ -3,9 +3,9 @@
     rewritten = rewrite(graph, options, ledger)     # the graph that came in is left alone
 
 Passes run in the order of their list, each until none of its rules fires, and all of them until a whole round changes
-nothing. A rule writes into a draft (`draft`), so one that raises, or whose value has another type, is undone by dropping the
-draft; a pass that leaves an ill-formed graph is undone and repeated one checked step at a time. The value that is replaced
-keeps its name, and the nodes that come in carry the user's names of those that went.
+nothing. A rule writes into a draft (`draft`), so one that raises, or whose value has another type, is undone by
+dropping the draft; a pass that leaves an ill-formed graph is undone and repeated one checked step at a time. The
+value that is replaced keeps its name, and the nodes that come in carry the user's names of those that went.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ IDENTIFIER_LENGTH = 10  # of Decision.id
 def rewrite(graph: Graph, options: Options, ledger: Ledger, passes: Sequence[Pass] = PASSES) -> Graph:
     """A rewritten copy of the graph. OptionError where a disabled rule does not exist."""
     check_names(options.disabled_rules, passes)
-    work = _Rewriter(graph.copy(), options, ledger)
+    work = _Rewriter(graph.copy(), options, ledger, passes)
     work.remove_dead()
     for _ in range(MAX_ROUNDS):
         before = work.steps
+        work.forget()
         for one in passes:
             work.run(one)
         if work.steps == before:
@@ -89,13 +90,11 @@ class _Index:
     """The rules of a pass by the operator of their root, in the order of the list."""
 
     rules: tuple[Rule, ...]
-    reach: int = 1
     by_operator: dict[str, list[Rule]] = field(default_factory=dict)
 
     @staticmethod
     def of(rules: Iterable[Rule]) -> _Index:
-        chosen = tuple(rules)
-        return _Index(chosen, max((depth(r.before) for r in chosen), default=1))
+        return _Index(tuple(rules))
 
     def __getitem__(self, operator: str) -> list[Rule]:
         found = self.by_operator.get(operator)
@@ -108,30 +107,39 @@ class _Index:
 class _Rewriter:
     """One run over one graph: the graph, what was done, and what may not be tried again."""
 
-    def __init__(self, graph: Graph, options: Options, ledger: Ledger) -> None:
+    def __init__(self, graph: Graph, options: Options, ledger: Ledger, passes: Sequence[Pass]) -> None:
         self.graph = graph
         self.options = options
         self.ledger = ledger
         self.steps = 0
         self.bound = STEPS_PER_NODE * (len(graph.nodes) + 50)
+        self.reach = max((depth(r.before) for p in passes for r in p.rules), default=1)
+        self._clock = 0
+        self._touched_at: dict[str, int] = {}  # node -> clock of the last change that it could see
+        self._settled_at: dict[str, int] = {}  # rule -> clock at which it fired nowhere
         self._said: list[Decision] = []  # decisions of the pass that runs, for the ledger once the pass stands
         self._blocked: set[tuple[str, str]] = set()  # (rule, value of the root): undone or switched off there
 
-    # ---- passes -------------------------------------------------------------------------------------------------------
+    # ---- passes ------------------------------------------------------------------------------------------------------
     def run(self, one: Pass) -> None:
         index = _Index.of(r for r in one.rules if self._admitted(r))
         saved, blocked, steps = self.graph.copy(), set(self._blocked), self.steps
         self._sweep(index, careful=False)
-        problem = self._settle()
-        if problem:
+        if self.steps != steps and self._settle():
             self.graph.restore(saved)
             self._said.clear()
             self._blocked, self.steps = blocked, steps
+            self.forget()
             self._sweep(index, careful=True)
             self._settle()
+        self._settled_at.update(dict.fromkeys((r.name for r in index.rules), self._clock))
         for decision in self._said:
             self.ledger.add(decision)
         self._said.clear()
+
+    def forget(self) -> None:
+        """Try every rule on every node again: what a rule reads besides its match may have changed too."""
+        self._settled_at.clear()
 
     def _admitted(self, rule: Rule) -> bool:
         if rule.rounding == "exact":
@@ -157,17 +165,19 @@ class _Rewriter:
             node = self.graph.nodes.get(name)
             if node is None:
                 continue
+            seen = self._touched_at.get(name, 0)
             for rule in index[node.op]:
+                if seen <= self._settled_at.get(rule.name, -1):
+                    continue
                 plan = self._propose(rule, node)
                 if isinstance(plan, _Plan) and self._take(plan, careful):
-                    for again in self._touched(plan, index.reach):
-                        if again not in queued:
-                            queued.add(again)
-                            queue.append(again)
+                    again = self._touched(plan)
+                    queue += (n for n in again if n not in queued)
+                    queued.update(again)
                     break
 
-    def _touched(self, plan: _Plan, reach: int) -> list[str]:
-        """Nodes that may match now: what came in, what reads it, and what shares operands with it, so far as patterns see."""
+    def _touched(self, plan: _Plan) -> dict[str, None]:
+        """Nodes that may match now: what came in, and what follows operands and results, as far as patterns see."""
         values = {i for n in plan.match.trail for i in n.reads if i in self.graph.types}
         values.update(o for n in plan.match.trail for o in n.outputs if o in self.graph.types)
         values.add(plan.result)
@@ -175,13 +185,15 @@ class _Rewriter:
         values.update(o for n in new for o in self.graph.nodes[n].outputs)
         found = dict.fromkeys(new)
         front = values
-        for _ in range(reach):
+        for _ in range(self.reach):
             nodes = [n for v in front for n in self.graph.consumers(v) if n.name not in found]
             found.update(dict.fromkeys(n.name for n in nodes))
             front = {o for n in nodes for o in n.outputs}
-        return list(found)
+        self._clock += 1
+        self._touched_at.update(dict.fromkeys(found, self._clock))
+        return found
 
-    # ---- one step -----------------------------------------------------------------------------------------------------
+    # ---- one step ----------------------------------------------------------------------------------------------------
     def _propose(self, rule: Rule, node: Node) -> _Plan | Refusal:
         """What the rule would do here. A rule that raises is recorded as undone, and not asked again."""
         if (rule.name, node.output) in self._blocked:
@@ -189,7 +201,7 @@ class _Rewriter:
         m = match(rule.before, self.graph, node)
         if isinstance(m, Refusal):
             return m
-        draft = Draft(self.graph, user_names(m.trail))
+        draft = Draft(self.graph, m.trail)
         try:
             no = objection(rule, m)
             result = no if no is not None else rule.build(m, draft)
@@ -200,7 +212,7 @@ class _Rewriter:
         return self._judge(_Plan(rule, m, draft, result))
 
     def _judge(self, plan: _Plan) -> _Plan | Refusal:
-        """Refusals that hold for every rule: a value of another type, nothing changed, an output that would be an input."""
+        """What no rule may do: make a value of another type, change nothing, let an output be an input."""
         node, g = plan.match.root, self.graph
         if plan.result == node.output:
             return Refusal("unchanged", "the rule returns the value that it replaces")
@@ -256,7 +268,7 @@ class _Rewriter:
         result = plan.result
         keep_apart = g.is_output(old) and g.producer(result) is None
         if keep_apart:
-            result = g.emit("identity", [result], origin=plan.draft.origin)
+            result = g.emit("identity", [result], origin=user_names(plan.match.trail))
         g.redirect(old, result)
         g.remove(plan.match.root)
         if keep_apart or plan.draft.makes(result):
@@ -272,7 +284,7 @@ class _Rewriter:
             stack += [p.name for i in node.reads if (p := self.graph.producer(i)) is not None]
             self.graph.remove(node)
 
-    # ---- what is said besides ---------------------------------------------------------------------------------------------
+    # ---- what is said besides ----------------------------------------------------------------------------------------
     def remove_dead(self) -> None:
         removed = self.graph.remove_dead()
         if removed:
@@ -293,7 +305,7 @@ class _Rewriter:
         if isinstance(m, Refusal):
             return
         no = objection(rule, m)
-        result = no if no is not None else rule.build(m, Draft(self.graph, ()))
+        result = no if no is not None else rule.build(m, Draft(self.graph))
         if isinstance(result, Refusal):
             facts: Mapping[str, Any] = {"class": rule.rounding, **result.facts}
             names = user_names(m.trail)

@@ -4,9 +4,9 @@
     GELU = x * 0.5 * (1 + op("erf", x / 2**0.5))
     match(GELU, graph, node)        -> Match with ["x"], .nodes and .trail, or a Refusal with the value that did not fit
 
-A number stands for a constant that holds it everywhere, within the rounding of its type. Operands of commutative operators
-match in every order; `product` matches in every association, `AnyOf` any of several spellings, `Maybe` an operand that
-may be left out. The search goes back over its choices, so one pattern covers all its spellings.
+A number stands for a constant that holds it everywhere, within the rounding of its type. Operands of commutative
+operators match in every order; `product` matches in every association, `AnyOf` any of several spellings, `Maybe` an
+operand that may be left out. The search goes back over its choices, so one pattern covers all its spellings.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Union
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.types import DType, TensorType
+from opfuse.rewrite.precision import limits
 
 COMMUTATIVE = frozenset(("add", "mul", "maximum", "minimum", "equal", "not_equal", "and", "or", "xor"))
-Number = Union[int, float]
+Number = int | float
 
 
 class Pattern:
@@ -67,7 +67,7 @@ class Var(Pattern):
 
 @dataclass(frozen=True)
 class Constant(Pattern):
-    """A constant: of one number everywhere where `value` is given, of extent 1 in every dimension where `scalar` is true."""
+    """A constant: of one number everywhere where `value` is given, of a single element where `scalar` is true."""
 
     name: str | None = None
     value: Number | None = None
@@ -208,9 +208,10 @@ class _Search:
     def root(self, p: Pattern, node: Node) -> Iterator[_Bindings]:
         if isinstance(p, AnyOf):
             for option in p.options:
-                yield from self.root(option, node)
+                if not (isinstance(option, Op) and option.ops and node.op not in option.ops):
+                    yield from self.root(option, node)
         elif isinstance(p, Op):
-            yield from self._node(p, node, node.output, _Bindings())
+            yield from self._node(p, node, _Bindings())
         else:
             raise TypeError(f"the root of a pattern is an operator, not {p!r}")
 
@@ -230,8 +231,10 @@ class _Search:
             node = self.graph.producer(value)
             if node is None:
                 self._fail(b, "no-operator", "{} is made by no operator; {} is wanted", value, p.ops)
+            elif p.ops and node.op not in p.ops:
+                self._fail(b, "other-operator", "{} is made by {}, not by {}", value, node.op, p.ops)
             else:
-                yield from self._node(p, node, value, b)
+                yield from self._node(p, node, b)
 
     def _bind(self, name: str, value: str, b: _Bindings) -> Iterator[_Bindings]:
         known = b.values.get(name)
@@ -244,7 +247,9 @@ class _Search:
 
     def _same_constant(self, a: str, b: str) -> bool:
         x, y = self.graph.constants.get(a), self.graph.constants.get(b)
-        return x is not None and y is not None and x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+        if x is None or y is None or x.dtype != y.dtype or x.shape != y.shape:
+            return False
+        return x.tobytes() == y.tobytes()
 
     def _constant(self, p: Constant, value: str, b: _Bindings) -> Iterator[_Bindings]:
         array = self.graph.constants.get(value)
@@ -259,9 +264,9 @@ class _Search:
         else:
             yield from self._bind(p.name, value, b)
 
-    def _node(self, p: Op, node: Node, value: str, b: _Bindings) -> Iterator[_Bindings]:
-        if p.ops and node.op not in p.ops:
-            self._fail(b, "other-operator", "{} is made by {}, not by {}", value, node.op, p.ops)
+    def _node(self, p: Op, node: Node, b: _Bindings) -> Iterator[_Bindings]:
+        if p.ops and node.op not in p.ops:  # at the root
+            self._fail(b, "other-operator", "{} is made by {}, not by {}", node.output, node.op, p.ops)
             return
         for key, wanted in p.attrs:
             got = node.attrs.get(key)
@@ -305,14 +310,14 @@ def holds(array: np.ndarray, number: Number) -> bool:
         return True
     if not DType.of(array.dtype).is_float:
         return False
-    return bool(abs(first - number) <= 1.5 * float(ml_dtypes.finfo(array.dtype).eps) * abs(number))
+    return bool(abs(first - number) <= 1.5 * limits(DType.of(array.dtype)).eps * abs(number))
 
 
 def _shown(array: np.ndarray) -> str:
     return str(array.flat[0]) if array.size == 1 else f"an array of shape {array.shape}"
 
 
-# ---- what the engine and the tests ask about a pattern ------------------------------------------------------------------
+# ---- what the engine and the tests ask about a pattern ---------------------------------------------------------------
 def root_operators(p: Pattern) -> frozenset[str] | None:
     """Operators that the root may be; None where it may be any."""
     if isinstance(p, AnyOf):
@@ -335,7 +340,7 @@ def depth(p: Pattern) -> int:
 def spellings(p: Pattern) -> Iterator[Pattern]:
     """Every graph that the pattern stands for: each option, each operator, each order of commutative operands.
 
-    In the patterns that come out an operator has one name and there is no `AnyOf`; a `Maybe` left out is an empty `AnyOf`.
+    In what comes out an operator has one name and there is no `AnyOf`, but an empty one for a `Maybe` left out.
     """
     if isinstance(p, AnyOf):
         for option in p.options:

@@ -5,10 +5,10 @@
         '''x * 1 -> x'''
         return m["x"]
 
-The function makes the value that stands for the root, or returns a Refusal; `when` holds the conditions that other rules
-have too. `rounding` is the class: "exact", "reassociating" (other rounding, a bound of the same order as the original's) or
-"approximate". `cases` describe graphs in which the rule must fire, and neighbours in which it must not; the tests make
-the graphs from `before`, so that a rule is tested from its own definition.
+The function makes the value that stands for the root, or returns a Refusal; `when` holds the conditions that other
+rules have too. `rounding` is the class: "exact", "reassociating" (other rounding, a bound of the same order as the
+original's) or "approximate". `cases` describe graphs in which the rule must fire, and neighbours in which it must
+not; the tests make the graphs from `before`, so that a rule is tested from its own definition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,8 +27,8 @@ from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Pattern
 
 Rounding = Literal["exact", "reassociating", "approximate"]
-Build = Callable[[Match, Draft], Union[str, Refusal]]
-Condition = Callable[[Match], Union[Refusal, None]]
+Build = Callable[[Match, Draft], str | Refusal]
+Condition = Callable[[Match], Refusal | None]
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,16 @@ class Input:
     high: float = 3.0
 
 
-Operand = Union[Input, tuple[int, ...], np.ndarray, float, int, None]  # a shape is an Input; arrays and numbers are constants
+# A shape is an Input; arrays and numbers are constants; None is left out.
+Operand = Input | tuple[int, ...] | np.ndarray | np.generic | float | int | None
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
     """A graph that tries a rule: operands by the names of the pattern, attributes by the names of its nodes.
 
-    `shown` names pattern nodes whose values are graph outputs as well (the root always is). `build` makes the graph where
-    no pattern can: it gets a Graph and returns the values to be shown. `spellings` bounds how many spellings are tried.
+    `shown` names pattern nodes whose values are graph outputs as well (the root always is). `build` makes the graph
+    where no pattern can: it gets a Graph and returns the values to be shown. `spellings` bounds how many are tried.
     """
 
     operands: Mapping[str, Operand] = field(default_factory=dict)
@@ -89,7 +90,7 @@ def objection(rule_: Rule, m: Match) -> Refusal | None:
     return next((no for condition in rule_.when if (no := condition(m)) is not None), None)
 
 
-# ---- conditions that many rules share -------------------------------------------------------------------------------------
+# ---- conditions that many rules share --------------------------------------------------------------------------------
 def same_type(name: str) -> Condition:
     """The result has the type of a captured value: nothing was widened by broadcasting or changed by a cast."""
 
@@ -104,7 +105,9 @@ def same_type(name: str) -> Condition:
 
 def is_float(m: Match) -> Refusal | None:
     """The result is a float."""
-    return None if m.result.dtype.is_float else Refusal("not-float", f"the result is {m.result}", {"type": str(m.result)})
+    return (
+        None if m.result.dtype.is_float else Refusal("not-float", f"the result is {m.result}", {"type": str(m.result)})
+    )
 
 
 def used_once(*names: str) -> Condition:

@@ -3,7 +3,8 @@
     for one in PASSES:
         print(one.name, [r.name for r in one.rules])
 
-Every pass cleans up after itself: the simplifications stand in each of them, so that a later rule sees canonical forms.
+Every pass cleans up after itself: the simplifications stand in each of them, so that a later rule sees canonical
+forms.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
     x * 0.5 * (1 + erf(x / sqrt(2))) -> gelu(x)         x * sigmoid(x) -> silu(x)         1 / sqrt(x) -> rsqrt(x)
 
-The three forms of GELU (erf, tanh, sigmoid of 1.702 x) are three functions: none is taken for another. A constant matches
-within the rounding of its type, so a divisor of 1.5 in the place of sqrt(2) does not.
+The three forms of GELU (erf, tanh, sigmoid of 1.702 x) are three functions: none is taken for another. A constant
+matches within the rounding of its type, so a divisor of 1.5 in the place of sqrt(2) does not.
 """
 
 from __future__ import annotations
 
 import math
-
 
 from opfuse.decision import Refusal
 from opfuse.ir.types import DType
@@ -20,7 +19,7 @@ from opfuse.rewrite.rule import Case, Input, Rule, is_float, rule, same_type
 x, y, z = Var("x"), Var("y"), Var("z")
 _WIDE = (Case({"x": (17,)}), Case({"x": ()}), Case({"x": Input((3, 5), DType.F64)}, dtype=DType.F64, spellings=4))
 
-# ---- GELU -----------------------------------------------------------------------------------------------------------------
+# ---- GELU ------------------------------------------------------------------------------------------------------------
 SQRT_HALF, TANH_SCALE, CUBIC = math.sqrt(0.5), math.sqrt(2 / math.pi), 0.044715
 _erf = op("erf", any_of(x / math.sqrt(2), x * SQRT_HALF))
 _cube = any_of(product(CUBIC, x, x, x), x**3 * CUBIC)
@@ -52,11 +51,16 @@ def gelu_tanh(m: Match, to: Draft) -> str:
     return to.emit("gelu_tanh", m["x"])
 
 
-# ---- sigmoids ---------------------------------------------------------------------------------------------------------------
+# ---- sigmoids --------------------------------------------------------------------------------------------------------
 _exp_minus = op("exp", any_of(op("neg", x), x * -1))
 
 
-@rule("reassociating", any_of(1 / (1 + _exp_minus), op("reciprocal", 1 + _exp_minus)), when=(same_type("x"), is_float), cases=_WIDE)
+@rule(
+    "reassociating",
+    any_of(1 / (1 + _exp_minus), op("reciprocal", 1 + _exp_minus)),
+    when=(same_type("x"), is_float),
+    cases=_WIDE,
+)
 def sigmoid(m: Match, to: Draft) -> str:
     """1 / (1 + exp(-x)) -> sigmoid(x)"""
     return to.emit("sigmoid", m["x"])
@@ -82,29 +86,39 @@ def _sixth(value: object) -> bool:
 _hard_gate = op("hard_sigmoid", x, alpha=_sixth, beta=0.5)
 
 
-@rule("reassociating", any_of(x * _hard_gate, product(x, op("clip", x + 3, 0, 6), 1 / 6), x * op("clip", x + 3, 0, 6) / 6),
-      when=(same_type("x"), is_float), cases=tuple(
-          Case(c.operands, {"hard": {"alpha": 1 / 6, "beta": 0.5}}, dtype=c.dtype) for c in _WIDE))  # fmt: skip
+@rule(
+    "reassociating",
+    any_of(x * _hard_gate, product(x, op("clip", x + 3, 0, 6), 1 / 6), x * op("clip", x + 3, 0, 6) / 6),
+    when=(same_type("x"), is_float),
+    cases=tuple(Case(c.operands, {"hard": {"alpha": 1 / 6, "beta": 0.5}}, dtype=c.dtype) for c in _WIDE),
+)
 def hard_swish(m: Match, to: Draft) -> str:
     """x * clip(x + 3, 0, 6) / 6 -> hard_swish(x)"""
     return to.emit("hard_swish", m["x"])
 
 
-@rule("reassociating", x * op("tanh", any_of(op("softplus", x), op("log", 1 + op("exp", x)))), when=(same_type("x"), is_float),
-      cases=(Case({"x": (17,)}),))  # fmt: skip
+@rule(
+    "reassociating",
+    x * op("tanh", any_of(op("softplus", x), op("log", 1 + op("exp", x)))),
+    when=(same_type("x"), is_float),
+    cases=(Case({"x": (17,)}),),
+)
 def mish(m: Match, to: Draft) -> str:
     """x * tanh(softplus(x)) -> mish(x)"""
     return to.emit("mish", m["x"])
 
 
-# ---- roots and quotients -----------------------------------------------------------------------------------------------------
+# ---- roots and quotients ---------------------------------------------------------------------------------------------
 def _single(m: Match) -> Refusal | None:
     """float64 keeps the quotient: there the answer is asked to the last bit."""
     narrow = m.result.dtype.is_float and m.result.dtype is not DType.F64
     return None if narrow else Refusal("not-narrow", f"the result is {m.result}", {"type": str(m.result)})
 
 
-_POSITIVE = (Case({"x": Input((17,), low=0.1)}), Case({"x": Input((17,), DType.F64, 0.1)}, dtype=DType.F64, fires=False))
+_POSITIVE = (
+    Case({"x": Input((17,), low=0.1)}),
+    Case({"x": Input((17,), DType.F64, 0.1)}, dtype=DType.F64, fires=False),
+)
 
 
 @rule("reassociating", any_of(op("reciprocal", op("sqrt", x)), 1 / op("sqrt", x), op("sqrt", op("reciprocal", x))),
@@ -138,5 +152,15 @@ def square(m: Match, to: Draft) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    gelu, gelu_tanh, sigmoid, silu, hard_sigmoid, hard_swish, mish, reciprocal_root, divide_by_root, multiply_by_reciprocal, square,
-)  # fmt: skip
+    gelu,
+    gelu_tanh,
+    sigmoid,
+    silu,
+    hard_sigmoid,
+    hard_swish,
+    mish,
+    reciprocal_root,
+    divide_by_root,
+    multiply_by_reciprocal,
+    square,
+)

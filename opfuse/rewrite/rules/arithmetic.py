@@ -2,21 +2,21 @@
 
     x * 1 -> x        relu(clip(x, -1, 1)) -> clip(x, 0, 1)        x / 8 -> x * 0.125        (x * a) * b -> x * (a * b)
 
-Only what holds for NaN, infinities and signed zeros is exact: x + 0.0 stays (-0.0 + 0.0 is 0.0), x * 0 stays, and sums of
-constants are never merged ((1 + 1e8) - 1e8 is 0).
+Only what holds for NaN, infinities and signed zeros is exact: x + 0.0 stays (-0.0 + 0.0 is 0.0), x * 0 stays, and
+sums of constants are never merged ((1 + 1e8) - 1e8 is 0).
 """
 
 from __future__ import annotations
 
 import math
 
-import ml_dtypes
 import numpy as np
 
 from opfuse.decision import Refusal
 from opfuse.ir.types import DType
 from opfuse.rewrite.draft import Draft
-from opfuse.rewrite.pattern import Constant, Maybe, Match, Var, any_of, op
+from opfuse.rewrite.pattern import Constant, Match, Maybe, Var, any_of, op
+from opfuse.rewrite.precision import limits
 from opfuse.rewrite.rule import Case, Input, Rule, is_float, rule, same_type
 
 x = Var("x")
@@ -97,7 +97,7 @@ def remove_idle_relu(m: Match, to: Draft) -> str | Refusal:
     return m.root.inputs[0] or Refusal("operand-missing", "no operand")
 
 
-# ---- bounds of bounds -------------------------------------------------------------------------------------------------------
+# ---- bounds of bounds ------------------------------------------------------------------------------------------------
 def _number(m: Match, name: str) -> float | None:
     return float(m.array(name).item()) if m.has(name) else None
 
@@ -113,7 +113,9 @@ def _larger(p: float | None, q: float | None) -> float | None:
     return p if q is None else q if p is None else max(p, q)
 
 
-def _clipped(m: Match, to: Draft, compared: tuple[float | None, ...], least: float | None, most: float | None) -> str | Refusal:
+def _clipped(
+    m: Match, to: Draft, compared: tuple[float | None, ...], least: float | None, most: float | None
+) -> str | Refusal:
     no = _unordered(*compared)
     if no is not None:
         return no
@@ -162,9 +164,15 @@ def merge_clips(m: Match, to: Draft) -> str | Refusal:
     return _clipped(m, to, (least, most, first, last), _larger(least, first), upper)
 
 
-@rule("exact", any_of(op("maximum", op("maximum", x, a), b), op("minimum", op("minimum", x, a), b)), when=(same_type("x"),),
-      cases=(Case({"x": (17,), "a": _F(-1), "b": _F(1)}),
-             Case({"x": (17,), "a": _F("nan"), "b": _F(1)}, fires=False, spellings=1)))  # fmt: skip
+@rule(
+    "exact",
+    any_of(op("maximum", op("maximum", x, a), b), op("minimum", op("minimum", x, a), b)),
+    when=(same_type("x"),),
+    cases=(
+        Case({"x": (17,), "a": _F(-1), "b": _F(1)}),
+        Case({"x": (17,), "a": _F("nan"), "b": _F(1)}, fires=False, spellings=1),
+    ),
+)
 def merge_bounds(m: Match, to: Draft) -> str | Refusal:
     """maximum(maximum(x, a), b) -> maximum(x, max(a, b)); minimum the same"""
     first, second = float(m.array("a").item()), float(m.array("b").item())
@@ -203,12 +211,12 @@ def bound_to_relu(m: Match, to: Draft) -> str:
     return to.emit("relu", m["x"])
 
 
-# ---- other rounding -----------------------------------------------------------------------------------------------------------
+# ---- other rounding --------------------------------------------------------------------------------------------------
 def _is_normal(array: np.ndarray) -> bool:
     """Every element is finite, and neither 0 nor below the smallest normal number."""
     size = np.abs(array.astype(np.float64))
-    info = ml_dtypes.finfo(array.dtype)
-    return bool(np.all(size <= float(info.max)) and np.all(size >= float(info.smallest_normal)))
+    able = limits(DType.of(array.dtype))
+    return bool(np.all(size <= able.largest) and np.all(size >= able.smallest))
 
 
 def _reciprocal(array: np.ndarray) -> np.ndarray | Refusal:

@@ -1,12 +1,15 @@
 """Broadcasts written out, and reductions that lose the axes which they reduced.
 
-    x * expand(y) -> x * y                          reshape(reduce_max(x, keepdims=False)) -> reduce_max(x, keepdims=True)
+    x * expand(y) -> x * y              reshape(reduce_max(x, keepdims=False)) -> reduce_max(x, keepdims=True)
 
-An `expand` that feeds an elementwise operator is dropped where the result keeps its shape without it, and moves behind the
-operator where it does not. Reshapes that only give a reduction its lost axes back move up to the reduction.
+An `expand` that feeds an elementwise operator is dropped where the result keeps its shape without it, and moves
+behind the operator where it does not. Reshapes that only give a reduction its lost axes back move up to the
+reduction.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from opfuse.decision import Refusal
 from opfuse.ir.dims import Dim
@@ -15,17 +18,26 @@ from opfuse.ir.ops import OperatorError, activation, elementwise
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Var, any_node, op
-from opfuse.rewrite.rule import Case, Input, Rule, rule
+from opfuse.rewrite.rule import Case, Input, Rule, rule, used_once
 
 ELEMENTWISE = tuple(o.name for o in (*elementwise.OPERATORS, *activation.OPERATORS))
-REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_l1", "reduce_l2", "reduce_sum_square",
-              "reduce_log_sum_exp")  # fmt: skip
+REDUCTIONS = (
+    "reduce_sum",
+    "reduce_mean",
+    "reduce_max",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_l1",
+    "reduce_l2",
+    "reduce_sum_square",
+    "reduce_log_sum_exp",
+)
 MOST_STEPS_UP = 8
 
 x, i = Var("x"), Var("i")
 
 
-# ---- expand --------------------------------------------------------------------------------------------------------------
+# ---- expand ----------------------------------------------------------------------------------------------------------
 def _x(g: Graph, name: str, *shape: Dim) -> str:
     return g.add_input(name, TensorType(DType.F32, shape))
 
@@ -48,9 +60,16 @@ def _plain(g: Graph) -> list[str]:
     return [g.emit("add", [_x(g, "a", 3), _x(g, "b", 2, 1)])]
 
 
-@rule("exact", any_node(ELEMENTWISE), cases=(
-    Case(build=_expanded_operand), Case(build=_two_expanded), Case(build=_widening_expand), Case(build=_plain, fires=False),
-))  # fmt: skip
+@rule(
+    "exact",
+    any_node(ELEMENTWISE),
+    cases=(
+        Case(build=_expanded_operand),
+        Case(build=_two_expanded),
+        Case(build=_widening_expand),
+        Case(build=_plain, fires=False),
+    ),
+)
 def drop_expand(m: Match, to: Draft) -> str | Refusal:
     """f(expand(x), y) -> f(x, y), expanded afterwards where the result would be smaller"""
     inputs = list(m.root.inputs)
@@ -81,15 +100,25 @@ def gather_of_expand(m: Match, to: Draft) -> str:
     return to.emit("expand", to.emit("gather", m["x"], index, axis=axis), shape=m.result.shape)
 
 
-# ---- axes given back to reductions -----------------------------------------------------------------------------------------
+# ---- axes given back to reductions -----------------------------------------------------------------------------------
 def kept_shape(graph: Graph, node: Node) -> tuple[Dim, ...]:
     """The result of a reduction had it kept its axes."""
     shape = graph.types[str(node.inputs[0])].shape
     return tuple(1 if k in node.attrs["axes"] else d for k, d in enumerate(shape))
 
 
+def _reduced(g: Graph, name: str, shape: tuple[int, ...], keepdims: bool = False) -> str:
+    return g.emit(
+        "reshape", [g.emit(name, [_x(g, "x", 2, 3, 4)], {"axes": (1,), "keepdims": keepdims})], {"shape": shape}
+    )
+
+
+def _reduced_alone(g: Graph, name: str) -> list[str]:
+    return [_reduced(g, name, (2, 1, 4))]
+
+
 @rule("exact", op("reshape", any_node(REDUCTIONS, "reduce"), name="reshape"), cases=(
-    *(Case({}, {"reshape": {"shape": (2, 1, 4)}}, build=lambda g, o=o: [_reduced(g, o, (2, 1, 4))]) for o in REDUCTIONS),
+    *(Case(build=partial(_reduced_alone, name=o)) for o in REDUCTIONS),
     Case(build=lambda g: [_reduced(g, "reduce_sum", (2, 4, 1))], fires=False),
     Case(build=lambda g: [_reduced(g, "reduce_sum", (1, 2, 1, 4))], fires=False),
 ))  # fmt: skip
@@ -102,11 +131,30 @@ def keep_reduced_axes(m: Match, to: Draft) -> str | Refusal:
     return to.emit(reduce.op, reduce.inputs[0], of=reduce, **{**reduce.attrs, "keepdims": True})
 
 
-def _reduced(g: Graph, name: str, shape: tuple[int, ...]) -> str:
-    return g.emit("reshape", [g.emit(name, [_x(g, "x", 2, 3, 4)], {"axes": (1,), "keepdims": False})], {"shape": shape})
+@rule(
+    "exact",
+    op("reshape", any_node(REDUCTIONS, "reduce"), name="reshape"),
+    when=(used_once("reduce"),),
+    cases=(
+        Case(build=lambda g: [_reduced(g, "reduce_max", (2, 4), True)]),
+        Case(build=lambda g: [_reduced(g, "reduce_max", (8,), True)], fires=False),
+    ),
+)
+def drop_reduced_axes(m: Match, to: Draft) -> str | Refusal:
+    """reshape(reduce(x, keepdims=True)) -> reduce(x, keepdims=False), where the reshape drops the axes"""
+    reduce = m.nodes["reduce"]
+    shape = m.graph.types[str(reduce.inputs[0])].shape
+    dropped = tuple(d for k, d in enumerate(shape) if k not in reduce.attrs["axes"])
+    if not reduce.attrs["keepdims"] or dropped != m.result.shape:
+        return Refusal(
+            "other-shape", f"without its axes the reduction would be {dropped}, the reshape makes {m.result.shape}"
+        )
+    return to.emit(reduce.op, reduce.inputs[0], of=reduce, **{**reduce.attrs, "keepdims": False})
 
 
-def _leads_to_reductions(graph: Graph, value: str, shape: tuple[Dim, ...], steps: int = MOST_STEPS_UP) -> Refusal | None:
+def _leads_to_reductions(
+    graph: Graph, value: str, shape: tuple[Dim, ...], steps: int = MOST_STEPS_UP
+) -> Refusal | None:
     """Is a value computed elementwise from reductions that would have this shape, had they kept their axes?"""
     node = graph.producer(value)
     if node is None or steps == 0 or graph.is_output(value):
@@ -156,4 +204,4 @@ def _reshaped_statistic(g: Graph, shape: tuple[int, ...]) -> str:
     return g.emit("reshape", [statistic], {"shape": shape})
 
 
-RULES: tuple[Rule, ...] = (drop_expand, gather_of_expand, keep_reduced_axes, hoist_reshape)
+RULES: tuple[Rule, ...] = (drop_expand, gather_of_expand, keep_reduced_axes, drop_reduced_axes, hoist_reshape)

@@ -2,8 +2,8 @@
 
     add(2, 3) -> 5        relu(x), relu(x) -> relu(x) once        a constant of equal rows -> expand(one row)
 
-Folding goes through the operators' oracles, in the operators' own types. A random operator is never folded or merged, and a
-constant does not grow into one that is larger than what it was made of, unless it is small.
+Folding goes through the operators' oracles, in the operators' own types. A random operator is never folded or merged,
+and a constant does not grow into one that is larger than what it was made of, unless it is small.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _constant_pair(g: Graph) -> list[str]:
 
 def _large_expand(g: Graph) -> list[str]:
     one = g.add_constant(np.ones((1, 3), np.float32))
-    return [g.emit("add", [g.emit("expand", [one], {"shape": (SMALL, 3)}), g.add_input("x", TensorType(DType.F32, (3,)))])]
+    return [
+        g.emit("add", [g.emit("expand", [one], {"shape": (SMALL, 3)}), g.add_input("x", TensorType(DType.F32, (3,)))])
+    ]
 
 
 def _repeating(g: Graph) -> list[str]:
@@ -100,7 +102,7 @@ def without_repeats(array: np.ndarray) -> np.ndarray:
     return array
 
 
-# ---- fill ---------------------------------------------------------------------------------------------------------------
+# ---- fill ------------------------------------------------------------------------------------------------------------
 @rule("exact", any_node("fill", "fill"), cases=(
     Case(build=lambda g: [_filled(g)]),
 ))  # fmt: skip
@@ -115,7 +117,7 @@ def _filled(g: Graph) -> str:
     return g.emit("mul", [filled, g.add_input("x", TensorType(DType.F32, (SMALL, 2)))])
 
 
-# ---- twins --------------------------------------------------------------------------------------------------------------
+# ---- twins -----------------------------------------------------------------------------------------------------------
 def _twins(m: Match, other: Node) -> bool:
     node = m.root
     if other.op != node.op or len(other.inputs) != len(node.inputs) or not _same(other.attrs, node.attrs):

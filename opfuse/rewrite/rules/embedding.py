@@ -3,8 +3,8 @@
     matmul(cast(x == [0, 1, ... k-1]), W) -> gather(W with rows of zeros at both ends, clip(x, -1, k) + 1)
     gelu(gather(W, x) + b) -> gather(gelu(W + b), x)
 
-An index outside the table has no 1 in its row, so its product is zero: hence the rows of zeros. Exact where W is finite
-(0 * inf is NaN in the product).
+An index outside the table has no 1 in its row, so its product is zero: hence the rows of zeros. Exact where W is
+finite (0 * inf is NaN in the product).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Var, any_node, op
-from opfuse.rewrite.rule import Case, Input, Rule, is_float, rule
+from opfuse.rewrite.rule import Case, Input, Operand, Rule, is_float, rule
 from opfuse.rewrite.rules.broadcasting import ELEMENTWISE
 from opfuse.rewrite.rules.constants import fold
 
@@ -29,7 +29,11 @@ _ROWS = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
 
 def _one_hot(dtype: DType = DType.I32, classes: np.ndarray = _COUNT, rows: np.ndarray = _ROWS, fires: bool = True,
              shape: tuple[int, ...] = (2, 7, 1)) -> Case:  # fmt: skip
-    operands = {"x": Input(shape, dtype, -2 if dtype.is_signed else 0, 8), "classes": classes.astype(dtype.numpy), "rows": rows}
+    operands: dict[str, Operand] = {
+        "x": Input(shape, dtype, -2 if dtype.is_signed else 0, 8),
+        "classes": classes.astype(dtype.numpy),
+        "rows": rows,
+    }
     return Case(operands, {"cast": {"to": DType.F32}}, fires)
 
 
@@ -81,14 +85,21 @@ def compute_on_table(m: Match, to: Draft) -> str | Refusal:
     """f(gather(W, x), c) -> gather(f(W, c), x), where W has fewer elements than the result"""
     makers = [m.graph.producer(i) for i in m.root.reads if not m.graph.is_constant(i)]
     gather = makers[0] if len(makers) == 1 else None
-    if gather is None or gather.op != "gather" or gather.attrs["axis"] != 0 or not m.graph.is_constant(gather.inputs[0]):
+    if (
+        gather is None
+        or gather.op != "gather"
+        or gather.attrs["axis"] != 0
+        or not m.graph.is_constant(gather.inputs[0])
+    ):
         return Refusal("no-table", "the operand that varies is no row of a constant")
     if m.graph.is_output(gather.output) or len(m.graph.consumers(gather.output)) != 1:
         return Refusal("other-readers", f"{gather.output} is read by others too", {"value": gather.output})
     rows = m.graph.constants[str(gather.inputs[0])]
     elements = m.result.elements
     if not isinstance(elements, int) or rows.size > elements or rows.nbytes > LARGEST_TABLE or rows.ndim != 2:
-        return Refusal("large-table", f"the table has {rows.size} elements, the result {elements}", {"table": rows.size})
+        return Refusal(
+            "large-table", f"the table has {rows.size} elements, the result {elements}", {"table": rows.size}
+        )
     arrays: list[np.ndarray | None] = []
     for i in m.root.inputs:
         array = rows if i == gather.output else to.array(i)

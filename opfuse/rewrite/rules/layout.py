@@ -2,8 +2,8 @@
 
     conv(x, w) -> transpose(conv[NHWC](transpose(x), transpose(w)))
 
-The transposes that come with it cancel each other, move on through what does not care (`transposes`), or stay where the
-model meets its own inputs and outputs, whose layout is never changed. Weights are transposed once, as constants.
+The transposes that come with it cancel each other, move on through what does not care (`transposes`), or stay where
+the model meets its own inputs and outputs, whose layout is never changed. Weights are transposed once, as constants.
 """
 
 from __future__ import annotations
@@ -41,12 +41,22 @@ def _conv_attrs(rank: int, **changes: Any) -> dict[str, Any]:
 _W = np.linspace(-1, 1, 54, dtype=np.float32)
 
 
-@rule("exact", op("conv", x, w, Maybe(b), name="conv", layout=_first), cases=(
-    Case({"x": (2, 3, 5, 4), "w": _W.reshape(2, 3, 3, 3), "b": np.ones(2, np.float32)}, {"conv": _conv_attrs(2, layout="NCHW")}),
-    Case({"x": (2, 6, 5), "w": _W.reshape(6, 3, 3), "b": np.ones(6, np.float32)}, {"conv": _conv_attrs(1, group=2, layout="NCHW")}),
-    Case({"x": (1, 2, 3, 3, 3), "w": (2, 2, 1, 1, 1), "b": (2,)}, {"conv": _conv_attrs(3, layout="NCHW")}),
-    Case({"x": (2, 5, 4), "w": (3, 4, 2), "b": (2,)}, {"conv": _conv_attrs(1, layout="NHWC")}, fires=False),
-))  # fmt: skip
+@rule(
+    "exact",
+    op("conv", x, w, Maybe(b), name="conv", layout=_first),
+    cases=(
+        Case(
+            {"x": (2, 3, 5, 4), "w": _W.reshape(2, 3, 3, 3), "b": np.ones(2, np.float32)},
+            {"conv": _conv_attrs(2, layout="NCHW")},
+        ),
+        Case(
+            {"x": (2, 6, 5), "w": _W.reshape(6, 3, 3), "b": np.ones(6, np.float32)},
+            {"conv": _conv_attrs(1, group=2, layout="NCHW")},
+        ),
+        Case({"x": (1, 2, 3, 3, 3), "w": (2, 2, 1, 1, 1), "b": (2,)}, {"conv": _conv_attrs(3, layout="NCHW")}),
+        Case({"x": (2, 5, 4), "w": (3, 4, 2), "b": (2,)}, {"conv": _conv_attrs(1, layout="NHWC")}, fires=False),
+    ),
+)
 def conv_to_channels_last(m: Match, to: Draft) -> str:
     """conv(x, w) -> transpose(conv[NHWC](transpose(x), transpose(w)))"""
     rank = m.result.rank
@@ -64,7 +74,11 @@ _TURN = {"transpose": {"perm": (0, 3, 1, 2)}}
 
 def _is_channels_last(m: Match) -> Refusal | None:
     perm = tuple(m.nodes["transpose"].attrs["perm"])
-    return None if perm == to_second(len(perm)) else Refusal("other-order", f"perm {perm} does not bring the channels forward")
+    return (
+        None
+        if perm == to_second(len(perm))
+        else Refusal("other-order", f"perm {perm} does not bring the channels forward")
+    )
 
 
 @rule("exact", op(("max_pool", "avg_pool"), _transposed, name="pool", layout=_first), when=(_is_channels_last,), cases=(
@@ -80,18 +94,29 @@ def pool_to_channels_last(m: Match, to: Draft) -> str:
 _vectors = [Var(n) for n in ("scale", "bias", "mean", "var")]
 
 
-@rule("exact", op("batch_norm", _transposed, *_vectors, name="norm", layout=_first), when=(_is_channels_last,), cases=(
-    Case({"x": (1, 2, 4, 3), **{n: _VECTOR for n in ("scale", "bias", "mean", "var")}}, {"norm": {"layout": "NCHW"}, **_TURN}),
-))  # fmt: skip
+@rule(
+    "exact",
+    op("batch_norm", _transposed, *_vectors, name="norm", layout=_first),
+    when=(_is_channels_last,),
+    cases=(
+        Case(
+            {"x": (1, 2, 4, 3), **{n: _VECTOR for n in ("scale", "bias", "mean", "var")}},
+            {"norm": {"layout": "NCHW"}, **_TURN},
+        ),
+    ),
+)
 def batch_norm_to_channels_last(m: Match, to: Draft) -> str:
     """batch_norm(transpose(x)) -> transpose(batch_norm[NHWC](x))"""
     out = to.emit("batch_norm", m["x"], *m.root.inputs[1:], of=m.root, **{**m.root.attrs, "layout": "NHWC"})
     return to.transpose(out, to_second(m.result.rank), of=m.nodes["transpose"])
 
 
-@rule("exact", op("instance_norm", _transposed, *_vectors[:2], name="norm", layout=_first), when=(_is_channels_last,), cases=(
-    Case({"x": (2, 5, 4, 3), "scale": _VECTOR, "bias": _VECTOR}, {"norm": {"layout": "NCHW"}, **_TURN}),
-))  # fmt: skip
+@rule(
+    "exact",
+    op("instance_norm", _transposed, *_vectors[:2], name="norm", layout=_first),
+    when=(_is_channels_last,),
+    cases=(Case({"x": (2, 5, 4, 3), "scale": _VECTOR, "bias": _VECTOR}, {"norm": {"layout": "NCHW"}, **_TURN}),),
+)
 def instance_norm_to_channels_last(m: Match, to: Draft) -> str:
     """instance_norm(transpose(x)) -> transpose(instance_norm[NHWC](x))"""
     out = to.emit("instance_norm", m["x"], *m.root.inputs[1:], of=m.root, **{**m.root.attrs, "layout": "NHWC"})

@@ -2,15 +2,15 @@
 
     batch_norm(conv(x, w, b)) -> conv(x, w * s, b * s + t)          s = scale / sqrt(var + eps), t = bias - mean * s
 
-All of it in float64, rounded once. Weights are new constants, so another reader of the old ones keeps them; a value that
-others read is not folded away; a folded weight that its type cannot hold (fp16) is a refusal.
+All of it in float64, rounded once. Weights are new constants, so another reader of the old ones keeps them; a value
+that others read is not folded away; a folded weight that its type cannot hold (fp16) is a refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from opfuse.decision import Refusal
@@ -19,7 +19,8 @@ from opfuse.ir.graph import Node
 from opfuse.ir.types import DType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Maybe, Var, any_of, op
-from opfuse.rewrite.rule import Case, Input, Rule, is_float, rule, used_once
+from opfuse.rewrite.precision import limits
+from opfuse.rewrite.rule import Case, Input, Operand, Rule, is_float, rule, used_once
 
 x = Var("x")
 w, bias, c = Constant("w"), Constant("bias"), Constant("c")
@@ -27,16 +28,18 @@ _conv = op(("conv", "conv_transpose"), x, w, Maybe(bias), name="conv")
 _bare_conv = op(("conv", "conv_transpose"), x, w, name="conv")
 
 
-# ---- arithmetic on weights ------------------------------------------------------------------------------------------------
+# ---- arithmetic on weights -------------------------------------------------------------------------------------------
 def rounded(wide: np.ndarray, dtype: DType, what: str) -> np.ndarray | Refusal:
-    """A float64 result in the type of the weights; a Refusal where it would overflow, or vanish below the normal numbers."""
-    info = ml_dtypes.finfo(dtype.numpy)
+    """A float64 result in the type of the weights; a Refusal where it would overflow, or vanish as a whole."""
+    able = limits(dtype)
     size = np.abs(wide)
     largest = float(size.max(initial=0.0))
-    if not np.all(np.isfinite(wide)) or largest > float(info.max):
-        return Refusal("range", f"{what} would reach {largest:g}, beyond {dtype.value}", {"largest": largest, "type": dtype.value})
-    if 0 < largest < float(info.smallest_normal):
-        return Refusal("range", f"{what} would vanish: {largest:g} is below {dtype.value}'s normal numbers", {"largest": largest})
+    if not np.all(np.isfinite(wide)) or largest > able.largest:
+        facts = {"largest": largest, "type": dtype.value}
+        return Refusal("range", f"{what} would reach {largest:g}, beyond {dtype.value}", facts)
+    if 0 < largest < able.smallest:
+        facts = {"largest": largest, "type": dtype.value}
+        return Refusal("range", f"{what} would vanish: {largest:g} is below the normal numbers of {dtype.value}", facts)
     return wide.astype(dtype.numpy)
 
 
@@ -47,7 +50,9 @@ def per_channel(array: np.ndarray, shape: Sequence[Dim], axis: int) -> np.ndarra
     """
     rank, channels = len(shape), shape[axis]
     if array.ndim > rank or not isinstance(channels, int):
-        return Refusal("widens", f"a constant of shape {array.shape} widens a value of rank {rank}", {"shape": array.shape})
+        return Refusal(
+            "widens", f"a constant of shape {array.shape} widens a value of rank {rank}", {"shape": array.shape}
+        )
     lifted = array.reshape((1,) * (rank - array.ndim) + array.shape)
     if any(d != 1 for k, d in enumerate(lifted.shape) if k != axis) or lifted.shape[axis] not in (1, channels):
         text = f"a constant of shape {array.shape} is not one number for each of {channels} channels"
@@ -62,15 +67,17 @@ def channel_axis(node: Node, rank: int) -> int:
 
 def scaled_weights(node: Node, weights: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """w with each output channel multiplied by its scale, in float64."""
-    wide = weights.astype(np.float64)
+    wide: np.ndarray = weights.astype(np.float64)
     if node.op == "conv_transpose":  # [channels in, channels out / group, kernel...]: the scale is laid out by group
         group = node.attrs["group"]
         parts = wide.reshape(group, wide.shape[0] // group, *wide.shape[1:])
         by_group = scale.reshape(group, 1, wide.shape[1], *(1,) * (wide.ndim - 2))
-        return (parts * by_group).reshape(wide.shape)
-    if node.op == "matmul" or node.attrs["layout"] == "NHWC":  # output channels last
-        return wide * scale
-    return wide * scale.reshape(-1, *(1,) * (wide.ndim - 1))
+        wide = (parts * by_group).reshape(wide.shape)
+    elif node.op == "matmul" or node.attrs["layout"] == "NHWC":  # output channels last
+        wide = wide * scale
+    else:
+        wide = wide * scale.reshape(-1, *(1,) * (wide.ndim - 1))
+    return wide
 
 
 def _affine_conv(m: Match, to: Draft, scale: np.ndarray, shift: np.ndarray) -> str | Refusal:
@@ -86,7 +93,7 @@ def _affine_conv(m: Match, to: Draft, scale: np.ndarray, shift: np.ndarray) -> s
     return to.emit(node.op, m["x"], to.constant(weights), to.constant(new_bias), **node.attrs)
 
 
-# ---- batch norm ------------------------------------------------------------------------------------------------------------
+# ---- batch norm ------------------------------------------------------------------------------------------------------
 scale_, shift_, mean_, var_ = (Constant(n) for n in ("scale", "shift", "mean", "var"))
 
 
@@ -95,31 +102,56 @@ def _normalisation(m: Match) -> tuple[np.ndarray, np.ndarray] | Refusal:
     gamma, beta, mean, var = (m.array(n).astype(np.float64) for n in ("scale", "shift", "mean", "var"))
     variance = var + m.root.attrs["epsilon"]
     if not np.all(variance > 0):
-        return Refusal("variance", "var + epsilon is not positive everywhere", {"smallest": float(np.min(variance, initial=np.inf))})
+        return Refusal(
+            "variance",
+            "var + epsilon is not positive everywhere",
+            {"smallest": float(np.min(variance, initial=np.inf))},
+        )
     s = gamma / np.sqrt(variance)
     return s, beta - mean * s
 
 
-_V = {"scale": np.array([1, -2, 0.5, 3], np.float32), "shift": np.array([0.5, 0.25, 0, 1], np.float32),
-      "mean": np.array([0, 1, -1, 0.5], np.float32), "var": np.array([1, 0.25, 2, 0], np.float32)}  # fmt: skip
+_V: dict[str, Operand] = {
+    "scale": np.array([1, -2, 0.5, 3], np.float32),
+    "shift": np.array([0.5, 0.25, 0, 1], np.float32),
+    "mean": np.array([0, 1, -1, 0.5], np.float32),
+    "var": np.array([1, 0.25, 2, 0], np.float32),
+}
 _ATTRS = {"strides": (1,), "dilations": (1,), "pads": (1, 1), "group": 1, "output_padding": (0,)}
 
 
-def _conv_case(weights: tuple[int, ...], group: int = 1, fires: bool = True, shape: tuple[int, ...] = (2, 4, 5),
-               shown: tuple[str, ...] = (), **operands: object) -> Case:  # fmt: skip
+def _conv_case(weights: tuple[int, ...], group: int = 1, fires: bool = True, shown: tuple[str, ...] = (),
+               operands: Mapping[str, Operand] | None = None, c: Operand = None) -> Case:  # fmt: skip
     values = np.linspace(-1, 1, int(np.prod(weights)), dtype=np.float32).reshape(weights)
-    channels = {"w": values, "bias": np.array([1, 2, 3, 4], np.float32), **operands}
-    attrs = {"conv": {**_ATTRS, "group": group}, "norm": {"epsilon": 0.1}}
-    return Case({"x": shape, **channels}, attrs, fires, shown, spellings=4)  # type: ignore[arg-type]
+    bias: Operand = np.array([1, 2, 3, 4], np.float32)
+    channels: dict[str, Operand] = {"x": (2, 4, 5), "w": values, "bias": bias, "c": c, **(operands or {})}
+    attrs: dict[str, dict[str, Any]] = {"conv": {**_ATTRS, "group": group}, "norm": {"epsilon": 0.1}}
+    return Case(channels, attrs, fires, shown, spellings=4)
 
 
-
-@rule("reassociating", op("batch_norm", op("conv", x, w, Maybe(bias), name="conv"), scale_, shift_, mean_, var_, name="norm"),
-      when=(used_once("conv"),), tell=True, cases=(
-          _conv_case((4, 4, 3), **_V), _conv_case((4, 2, 3), 2, **_V), _conv_case((4, 4, 3), fires=False, shown=("conv",), **_V),
-          Case({"x": Input((1, 1, 2), DType.F16), "w": np.full((1, 1, 1), 10, np.float16), "bias": None,
-                **{k: np.array([v], np.float16) for k, v in (("scale", 2000), ("shift", 0), ("mean", 0), ("var", 0))}},
-               {"conv": {**_ATTRS, "pads": (0, 0)}, "norm": {"epsilon": 1e-3}}, fires=False, dtype=DType.F16, spellings=1)))  # fmt: skip
+@rule(
+    "reassociating",
+    op("batch_norm", op("conv", x, w, Maybe(bias), name="conv"), scale_, shift_, mean_, var_, name="norm"),
+    when=(used_once("conv"),),
+    tell=True,
+    cases=(
+        _conv_case((4, 4, 3), operands=_V),
+        _conv_case((4, 2, 3), 2, operands=_V),
+        _conv_case((4, 4, 3), fires=False, shown=("conv",), operands=_V),
+        Case(
+            {
+                "x": Input((1, 1, 2), DType.F16),
+                "w": np.full((1, 1, 1), 10, np.float16),
+                "bias": None,
+                **{k: np.array([v], np.float16) for k, v in (("scale", 2000), ("shift", 0), ("mean", 0), ("var", 0))},
+            },
+            {"conv": {**_ATTRS, "pads": (0, 0)}, "norm": {"epsilon": 1e-3}},
+            fires=False,
+            dtype=DType.F16,
+            spellings=1,
+        ),
+    ),
+)
 def fold_batch_norm(m: Match, to: Draft) -> str | Refusal:
     """batch_norm(conv(x, w, b)) -> conv(x, w * s, b * s + t)"""
     return _fold_norm(m, to)
@@ -128,7 +160,7 @@ def fold_batch_norm(m: Match, to: Draft) -> str | Refusal:
 @rule("reassociating",
       op("batch_norm", op("conv_transpose", x, w, Maybe(bias), name="conv"), scale_, shift_, mean_, var_, name="norm"),
       when=(used_once("conv"),), tell=True, cases=(
-          _conv_case((4, 4, 3), **_V), _conv_case((4, 2, 3), 2, **_V)))  # fmt: skip
+          _conv_case((4, 4, 3), operands=_V), _conv_case((4, 2, 3), 2, operands=_V)))  # fmt: skip
 def fold_batch_norm_transposed(m: Match, to: Draft) -> str | Refusal:
     """batch_norm(conv_transpose(x, w, b)) -> conv_transpose(x, w * s, b * s + t), the scale laid out by group"""
     return _fold_norm(m, to)
@@ -142,15 +174,25 @@ def _fold_norm(m: Match, to: Draft) -> str | Refusal:
     return affine if isinstance(affine, Refusal) else _affine_conv(m, to, *affine)
 
 
-_MATMUL_V = {**_V, "w": np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4), "bias": np.array([1, 2, 3, 4], np.float32)}
+_MATMUL_V: dict[str, Operand] = {
+    **_V,
+    "w": np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4),
+    "bias": np.array([1, 2, 3, 4], np.float32),
+}
 _matmul = op("matmul", x, w, name="matmul")
 _linear = any_of(_matmul, op("add", _matmul, bias, name="add"))
 
 
-@rule("reassociating", op("batch_norm", _linear, scale_, shift_, mean_, var_, name="norm"), when=(used_once("matmul", "add"),),
-      tell=True, cases=(
-          Case({"x": (3, 5), **_MATMUL_V}, {"norm": {"epsilon": 0.1}}),
-          Case({"x": (2, 4, 5), **_MATMUL_V}, {"norm": {"epsilon": 0.1}}, fires=False)))  # fmt: skip
+@rule(
+    "reassociating",
+    op("batch_norm", _linear, scale_, shift_, mean_, var_, name="norm"),
+    when=(used_once("matmul", "add"),),
+    tell=True,
+    cases=(
+        Case({"x": (3, 5), **_MATMUL_V}, {"norm": {"epsilon": 0.1}}),
+        Case({"x": (2, 4, 5), **_MATMUL_V}, {"norm": {"epsilon": 0.1}}, fires=False),
+    ),
+)
 def fold_batch_norm_linear(m: Match, to: Draft) -> str | Refusal:
     """batch_norm(matmul(x, w) + b) -> matmul(x, w * s) + (b * s + t), where the channels are the last axis"""
     if channel_axis(m.root, m.result.rank) != m.result.rank - 1:
@@ -178,7 +220,7 @@ def _affine_matmul(m: Match, to: Draft, scale: np.ndarray, shift: np.ndarray | N
     return new_bias if isinstance(new_bias, Refusal) else to.emit("add", out, to.constant(new_bias))
 
 
-# ---- bias --------------------------------------------------------------------------------------------------------------------
+# ---- bias ------------------------------------------------------------------------------------------------------------
 _FULL = np.arange(40, dtype=np.float32).reshape(2, 4, 5)
 _PER_CHANNEL = np.arange(4, dtype=np.float32).reshape(4, 1)
 
@@ -222,7 +264,9 @@ def bias_through_reshape(m: Match, to: Draft) -> str | Refusal:
     vector = per_channel(m.array("c"), m.graph.types[m.nodes["reshape"].output].shape, axis)
     if isinstance(vector, Refusal):
         return vector
-    out = to.emit("conv", m["x"], m["w"], to.constant(vector.astype(m.result.dtype.numpy)), **conv.attrs)
+    out = to.emit(
+        "conv", m["x"], m["w"], to.constant(vector.astype(m.result.dtype.numpy)), of=(m.root, conv), **conv.attrs
+    )
     return to.reshape(out, m.result.shape, of=m.nodes["reshape"])
 
 
@@ -238,11 +282,19 @@ def shift_into_conv(m: Match, to: Draft) -> str | Refusal:
     return _affine_conv(m, to, np.ones_like(vector), vector if m.root.op == "add" else -vector)
 
 
-# ---- scale ---------------------------------------------------------------------------------------------------------------------
-@rule("reassociating", _conv * c, when=(used_once("conv"), is_float), tell=True, cases=(
-    _conv_case((4, 4, 3), c=_PER_CHANNEL), _conv_case((4, 2, 3), 2, c=np.float32(2)), _conv_case((4, 2, 3), 2, fires=False, c=_FULL),
-    _conv_case((4, 4, 3), fires=False, c=np.float32("inf")),
-))  # fmt: skip
+# ---- scale -----------------------------------------------------------------------------------------------------------
+@rule(
+    "reassociating",
+    _conv * c,
+    when=(used_once("conv"), is_float),
+    tell=True,
+    cases=(
+        _conv_case((4, 4, 3), c=_PER_CHANNEL),
+        _conv_case((4, 2, 3), 2, c=np.float32(2)),
+        _conv_case((4, 2, 3), 2, fires=False, c=_FULL),
+        _conv_case((4, 4, 3), fires=False, c=np.float32("inf")),
+    ),
+)
 def scale_into_conv(m: Match, to: Draft) -> str | Refusal:
     """conv(x, w, b) * c -> conv(x, w * c, b * c), where c is one number for each output channel"""
     conv = m.nodes["conv"]
@@ -255,12 +307,26 @@ def scale_into_conv(m: Match, to: Draft) -> str | Refusal:
     return weights if isinstance(weights, Refusal) else to.emit(conv.op, m["x"], to.constant(weights), **conv.attrs)
 
 
-@rule("reassociating", _linear * c, when=(used_once("matmul", "add"), is_float), tell=True, cases=(
-    Case({"x": (3, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.float32(0.5)}),
-    Case({"x": (2, 3, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.arange(4, dtype=np.float32)}),
-    Case({"x": (4, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.ones((4, 1), np.float32) * 2}, fires=False),
-    Case({"x": (3, 5), "w": _MATMUL_V["w"], "bias": None, "c": np.float32(2)}, fires=False, shown=("matmul",), spellings=1),
-))  # fmt: skip
+@rule(
+    "reassociating",
+    _linear * c,
+    when=(used_once("matmul", "add"), is_float),
+    tell=True,
+    cases=(
+        Case({"x": (3, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.float32(0.5)}),
+        Case({"x": (2, 3, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.arange(4, dtype=np.float32)}),
+        Case(
+            {"x": (4, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.ones((4, 1), np.float32) * 2},
+            fires=False,
+        ),
+        Case(
+            {"x": (3, 5), "w": _MATMUL_V["w"], "bias": None, "c": np.float32(2)},
+            fires=False,
+            shown=("matmul",),
+            spellings=1,
+        ),
+    ),
+)
 def scale_into_linear(m: Match, to: Draft) -> str | Refusal:
     """(matmul(x, w) + b) * c -> matmul(x, w * c) + b * c, where c is one number for each column"""
     product = m.graph.types[m.nodes["matmul"].output]
@@ -271,6 +337,12 @@ def scale_into_linear(m: Match, to: Draft) -> str | Refusal:
 
 
 RULES: tuple[Rule, ...] = (
-    fold_batch_norm, fold_batch_norm_transposed, fold_batch_norm_linear, bias_into_conv, bias_through_reshape, shift_into_conv,
-    scale_into_conv, scale_into_linear,
-)  # fmt: skip
+    fold_batch_norm,
+    fold_batch_norm_transposed,
+    fold_batch_norm_linear,
+    bias_into_conv,
+    bias_through_reshape,
+    shift_into_conv,
+    scale_into_conv,
+    scale_into_linear,
+)

@@ -31,13 +31,15 @@ def _identity(g: Graph) -> list[str]:
     return [g.emit("relu", [g.emit("identity", [g.add_input("x", TensorType(DType.F32, (2, 3)))])])]
 
 
-@rule("exact", moved("identity"), when=(same_type("x"),), cases=(Case(build=_identity), Case({"x": (2, 3)}, fires=False)))
+@rule(
+    "exact", moved("identity"), when=(same_type("x"),), cases=(Case(build=_identity), Case({"x": (2, 3)}, fires=False))
+)
 def remove_identity(m: Match, to: Draft) -> str:
     """identity(x) -> x"""
     return m["x"]
 
 
-# ---- casts ----------------------------------------------------------------------------------------------------------------
+# ---- casts -----------------------------------------------------------------------------------------------------------
 def lossless(a: DType, b: DType) -> bool:
     """Does every value of type a exist in type b?"""
     if a is b or a is DType.BOOL:
@@ -54,8 +56,12 @@ def lossless(a: DType, b: DType) -> bool:
 
 _SIGNIFICAND = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 _WIDENINGS = {
-    (DType.F16, DType.F32), (DType.F16, DType.F64), (DType.BF16, DType.F32), (DType.BF16, DType.F64), (DType.F32, DType.F64),
-}  # fmt: skip
+    (DType.F16, DType.F32),
+    (DType.F16, DType.F64),
+    (DType.BF16, DType.F32),
+    (DType.BF16, DType.F64),
+    (DType.F32, DType.F64),
+}
 
 _TO = "to"
 
@@ -79,11 +85,13 @@ def merge_casts(m: Match, to: Draft) -> str | Refusal:
     """cast(cast(x, a), b) -> cast(x, b), where type a holds every value of x"""
     source, middle = m.type("x").dtype, m.nodes["inner"].attrs["to"]
     if not lossless(source, middle):
-        return Refusal("lossy-cast", f"{source.value} to {middle.value} loses values", {"from": source.value, "to": middle.value})
+        return Refusal(
+            "lossy-cast", f"{source.value} to {middle.value} loses values", {"from": source.value, "to": middle.value}
+        )
     return to.emit("cast", m["x"], to=m.root.attrs["to"])
 
 
-# ---- reshape, transpose, expand --------------------------------------------------------------------------------------------
+# ---- reshape, transpose, expand --------------------------------------------------------------------------------------
 @rule("exact", moved("reshape"), when=(same_type("x"),), cases=(
     Case({"x": (2, 3)}, {"reshape": {"shape": (2, 3)}}),
     Case({"x": (2, 3)}, {"reshape": {"shape": (3, 2)}}, fires=False),
@@ -109,7 +117,9 @@ def merge_reshapes(m: Match, to: Draft) -> str:
 def remove_transpose(m: Match, to: Draft) -> str | Refusal:
     """transpose(x) -> x, where the axes keep their order"""
     perm = tuple(m.root.attrs["perm"])
-    return m["x"] if perm == tuple(range(len(perm))) else Refusal("moves-axes", f"perm {perm} moves axes", {"perm": perm})
+    return (
+        m["x"] if perm == tuple(range(len(perm))) else Refusal("moves-axes", f"perm {perm} moves axes", {"perm": perm})
+    )
 
 
 @rule("exact", op("transpose", op("transpose", x, name="inner"), name="outer"), cases=(
@@ -156,7 +166,7 @@ def merge_expands(m: Match, to: Draft) -> str:
     return to.emit("expand", m["x"], shape=m.result.shape)
 
 
-# ---- slice, pad, concat, tile -----------------------------------------------------------------------------------------------
+# ---- slice, pad, concat, tile ----------------------------------------------------------------------------------------
 def _slice(starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]) -> dict[str, dict[str, Any]]:
     return {"slice": {"starts": starts, "stops": stops, "steps": steps}}
 

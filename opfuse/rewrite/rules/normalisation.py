@@ -3,8 +3,9 @@
     (x - mean) / sqrt(mean((x - mean)**2) + eps) * g + b -> layer_norm(x, g, b)
     exp(x - max(x)) / sum(exp(x - max(x))) -> softmax(x)
 
-The core is recognised first, without scale and bias; these are taken in afterwards, where they do not widen the result. The
-epsilon is the model's own, never a default. A softmax without its maximum overflows where the true one does not: it stays.
+The core is recognised first, without scale and bias; these are taken in afterwards, where they do not widen the
+result. The epsilon is the model's own, never a default. A softmax without its maximum overflows where the true one
+does not: it stays.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ x, g, b = Var("x"), Var("g"), Var("b")
 epsilon = Constant("epsilon", scalar=True)
 _EPS = np.float32(0.1)
 
-# ---- the mean --------------------------------------------------------------------------------------------------------------
+# ---- the mean --------------------------------------------------------------------------------------------------------
 count = Constant("count", scalar=True)
 
 
@@ -36,8 +37,12 @@ def _mean_case(factor: float, fires: bool) -> Case:
     return Case(build=build, fires=fires)
 
 
-@rule("reassociating", any_of(op("reduce_sum", x, name="sum") * count, op("reduce_sum", x, name="sum") / count), when=(is_float,),
-      cases=(_mean_case(1 / 8, True), _mean_case(1 / 7, False)))  # fmt: skip
+@rule(
+    "reassociating",
+    any_of(op("reduce_sum", x, name="sum") * count, op("reduce_sum", x, name="sum") / count),
+    when=(is_float,),
+    cases=(_mean_case(1 / 8, True), _mean_case(1 / 7, False)),
+)
 def mean(m: Match, to: Draft) -> str | Refusal:
     """sum(x) / n -> mean(x), where n is the number of elements summed"""
     total, shape = m.nodes["sum"], m.type("x").shape
@@ -47,11 +52,13 @@ def mean(m: Match, to: Draft) -> str | Refusal:
     if m.result != m.graph.types[total.output]:
         return Refusal("other-type", "the constant widens the sum")
     if not holds(m.array("count"), summed if m.root.op == "div" else 1 / summed):
-        return Refusal("other-number", f"{m['count']} is not the number of elements summed, {summed}", {"count": summed})
+        return Refusal(
+            "other-number", f"{m['count']} is not the number of elements summed, {summed}", {"count": summed}
+        )
     return to.emit("reduce_mean", m["x"], of=total, **total.attrs)
 
 
-# ---- layer norm --------------------------------------------------------------------------------------------------------------
+# ---- layer norm ------------------------------------------------------------------------------------------------------
 def _axes(axes: object) -> bool:
     return isinstance(axes, tuple) and len(axes) > 0
 
@@ -67,7 +74,9 @@ def _square(p: Pattern) -> Pattern:
 _mu = _mean(x, "mean")
 _centred = op("sub", x, _mu, name="centred")
 _difference = op("sub", _mean(_square(x), "variance"), _square(_mu))  # E[x^2] - E[x]^2
-_variance = any_of(_mean(_square(_centred), "variance"), op("relu", _difference), op("maximum", _difference, 0), _difference)
+_variance = any_of(
+    _mean(_square(_centred), "variance"), op("relu", _difference), op("maximum", _difference, 0), _difference
+)
 _deviation = op("sqrt", _variance + epsilon)
 _inverse = any_of(op("rsqrt", _variance + epsilon), op("reciprocal", _deviation), 1 / _deviation)
 LAYER_NORM = any_of(_centred * _inverse, _centred / _deviation, _centred * (_inverse * g))
@@ -75,7 +84,12 @@ LAYER_NORM = any_of(_centred * _inverse, _centred / _deviation, _centred * (_inv
 
 def _norm_case(axes: tuple[int, ...], fires: bool = True, spellings: int = 24) -> Case:
     attrs = {n: {"axes": axes, "keepdims": True} for n in ("mean", "variance")}
-    return Case({"x": (2, 3, 17), "epsilon": _EPS, "g": np.linspace(1, 2, 17, dtype=np.float32)}, attrs, fires, spellings=spellings)
+    return Case(
+        {"x": (2, 3, 17), "epsilon": _EPS, "g": np.linspace(1, 2, 17, dtype=np.float32)},
+        attrs,
+        fires,
+        spellings=spellings,
+    )
 
 
 @rule("reassociating", LAYER_NORM, when=(is_float,), tell=True, cases=(
@@ -96,7 +110,9 @@ def layer_norm(m: Match, to: Draft) -> str | Refusal:
 def _not_trailing(m: Match, axes: tuple[int, ...]) -> Refusal | None:
     rank = m.type("x").rank
     if tuple(sorted(axes)) != tuple(range(min(axes), rank)):
-        return Refusal("inner-axes", f"the norm goes over axes {axes} of {rank}, not over the last ones", {"axes": axes})
+        return Refusal(
+            "inner-axes", f"the norm goes over axes {axes} of {rank}, not over the last ones", {"axes": axes}
+        )
     return None
 
 
@@ -133,7 +149,9 @@ def scale_into_norm(m: Match, to: Draft) -> str:
 def bias_into_norm(m: Match, to: Draft) -> str | Refusal:
     """layer_norm(x, g) + b -> layer_norm(x, g, b)"""
     if not m.graph.is_constant(m["b"]):
-        return Refusal("not-constant", f"{m['b']} is known only when the model runs: a residual, not a bias", {"value": m["b"]})
+        return Refusal(
+            "not-constant", f"{m['b']} is known only when the model runs: a residual, not a bias", {"value": m["b"]}
+        )
     norm = m.nodes["norm"]
     return to.emit("layer_norm", m["x"], m["g"] if m.has("g") else None, m["b"], **norm.attrs)
 
@@ -141,10 +159,16 @@ def bias_into_norm(m: Match, to: Draft) -> str | Refusal:
 _RMS = _mean(_square(x), "variance") + epsilon
 
 
-@rule("reassociating", any_of(x * op("rsqrt", _RMS), x * op("reciprocal", op("sqrt", _RMS)), x / op("sqrt", _RMS)),
-      when=(same_type("x"), is_float), tell=True, cases=(
-          Case({"x": (2, 17), "epsilon": _EPS}, {"variance": {"axes": (1,), "keepdims": True}}),
-          Case({"x": (2, 17), "epsilon": _EPS}, {"variance": {"axes": (0,), "keepdims": True}}, fires=False)))  # fmt: skip
+@rule(
+    "reassociating",
+    any_of(x * op("rsqrt", _RMS), x * op("reciprocal", op("sqrt", _RMS)), x / op("sqrt", _RMS)),
+    when=(same_type("x"), is_float),
+    tell=True,
+    cases=(
+        Case({"x": (2, 17), "epsilon": _EPS}, {"variance": {"axes": (1,), "keepdims": True}}),
+        Case({"x": (2, 17), "epsilon": _EPS}, {"variance": {"axes": (0,), "keepdims": True}}, fires=False),
+    ),
+)
 def rms_norm(m: Match, to: Draft) -> str | Refusal:
     """x / sqrt(mean(x**2) + eps) -> rms_norm(x), over the last axes"""
     axes = tuple(m.nodes["variance"].attrs["axes"])
@@ -154,7 +178,7 @@ def rms_norm(m: Match, to: Draft) -> str | Refusal:
     return to.emit("rms_norm", m["x"], None, axis=min(axes), epsilon=float(m.array("epsilon").item()))
 
 
-# ---- softmax -----------------------------------------------------------------------------------------------------------------
+# ---- softmax ---------------------------------------------------------------------------------------------------------
 _shifted = op("sub", x, op("reduce_max", x, name="max", keepdims=True), name="shifted")
 _weights = op("exp", _shifted, name="weights")
 _total = op("reduce_sum", _weights, name="sum", keepdims=True)
@@ -178,8 +202,13 @@ def _one_axis(m: Match) -> Refusal | None:
     return None
 
 
-@rule("reassociating", any_of(_weights / _total, _weights * op("reciprocal", _total)), when=(_one_axis, is_float), tell=True,
-      cases=_SOFTMAX_CASES)  # fmt: skip
+@rule(
+    "reassociating",
+    any_of(_weights / _total, _weights * op("reciprocal", _total)),
+    when=(_one_axis, is_float),
+    tell=True,
+    cases=_SOFTMAX_CASES,
+)
 def softmax(m: Match, to: Draft) -> str:
     """exp(x - max(x)) / sum(exp(x - max(x))) -> softmax(x)"""
     return to.emit("softmax", m["x"], axis=m.nodes["max"].attrs["axes"][0])

@@ -2,8 +2,8 @@
 
     conv(pad(x)) -> conv(x) with larger pads
 
-Only where the padding is what the window would see there anyway: zeros of a convolution, -inf of a maximum, counted zeros of
-an average; on spatial axes alone, and never negative (that cuts, and a window cannot).
+Only where the padding is what the window would see there anyway: zeros of a convolution, -inf of a maximum, counted
+zeros of an average; on spatial axes alone, and never negative (that cuts, and a window cannot).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Node
 from opfuse.rewrite.draft import Draft
-from opfuse.rewrite.pattern import Maybe, Match, Var, op
+from opfuse.rewrite.pattern import Match, Maybe, Var, op
 from opfuse.rewrite.rule import Case, Rule, rule
 
 x, w, b = Var("x"), Var("w"), Var("b")
@@ -43,7 +43,9 @@ def _merged(m: Match, wanted: float) -> dict[str, Any] | Refusal:
     if isinstance(found, Refusal):
         return found
     if value != wanted:
-        return Refusal("pad-value", f"{pad.name} pads with {value}, the window sees {wanted} there", {"value": str(value)})
+        return Refusal(
+            "pad-value", f"{pad.name} pads with {value}, the window sees {wanted} there", {"value": str(value)}
+        )
     if window.attrs.get("ceil_mode"):
         return Refusal("ceil-mode", "with ceil_mode the last window depends on which pads are the window's own")
     own, count = window.attrs["pads"], rank - 2
@@ -56,23 +58,45 @@ _CONV = {"strides": (1,), "dilations": (1,), "pads": (0, 1), "group": 1}
 _POOL = {"kernel": (2,), "strides": (1,), "dilations": (1,), "pads": (0, 1)}
 
 
-def _case(name: str, pads: tuple[int, ...], fires: bool = True, window: dict[str, Any] | None = None, **pad: Any) -> Case:
+def _case(
+    name: str, pads: tuple[int, ...], fires: bool = True, window: dict[str, Any] | None = None, **pad: Any
+) -> Case:
     attrs = {"pad": {"pads": pads, **pad}, name: {**(_CONV if name == "conv" else _POOL), **(window or {})}}
     return Case({"x": (1, 1, 4), "w": _W, "b": None}, attrs, fires, spellings=1)
 
 
-@rule("exact", op("conv", _pad, w, Maybe(b), name="conv"), tell=True, cases=(
-    Case({"x": (1, 1, 4), "w": _W, "b": np.ones(1, np.float32)}, {"pad": {"pads": (0, 0, 1, 0, 0, 1)}, "conv": _CONV}),
-    Case({"x": (1, 1, 4), "w": _W, "b": np.ones(1, np.float32)}, {"pad": {"pads": (0, 0, 1, 0, 0, 1)}, "conv": _CONV}, shown=("pad",)),
-    Case({"x": (1, 3, 2), "w": np.ones((2, 2, 1), np.float32), "b": None},
-         {"pad": {"pads": (0, 1, 0, 0, 0, 0)}, "conv": {**_CONV, "layout": "NHWC"}}, spellings=1),
-    _case("conv", (0, 0, -1, 0, 0, 1), False), _case("conv", (0, 0, 1, 0, 0, 1), False, value=5.0),
-    _case("conv", (0, 0, 1, 0, 0, 1), False, mode="reflect"), _case("conv", (1, 0, 1, 0, 0, 1), False),
-))  # fmt: skip
+@rule(
+    "exact",
+    op("conv", _pad, w, Maybe(b), name="conv"),
+    tell=True,
+    cases=(
+        Case(
+            {"x": (1, 1, 4), "w": _W, "b": np.ones(1, np.float32)}, {"pad": {"pads": (0, 0, 1, 0, 0, 1)}, "conv": _CONV}
+        ),
+        Case(
+            {"x": (1, 1, 4), "w": _W, "b": np.ones(1, np.float32)},
+            {"pad": {"pads": (0, 0, 1, 0, 0, 1)}, "conv": _CONV},
+            shown=("pad",),
+        ),
+        Case(
+            {"x": (1, 3, 2), "w": np.ones((2, 2, 1), np.float32), "b": None},
+            {"pad": {"pads": (0, 1, 0, 0, 0, 0)}, "conv": {**_CONV, "layout": "NHWC"}},
+            spellings=1,
+        ),
+        _case("conv", (0, 0, -1, 0, 0, 1), False),
+        _case("conv", (0, 0, 1, 0, 0, 1), False, value=5.0),
+        _case("conv", (0, 0, 1, 0, 0, 1), False, mode="reflect"),
+        _case("conv", (1, 0, 1, 0, 0, 1), False),
+    ),
+)
 def pad_into_conv(m: Match, to: Draft) -> str | Refusal:
     """conv(pad(x, 0)) -> conv(x) with larger pads"""
     attrs = _merged(m, 0.0)
-    return attrs if isinstance(attrs, Refusal) else to.emit("conv", m["x"], m["w"], m["b"] if m.has("b") else None, **attrs)
+    return (
+        attrs
+        if isinstance(attrs, Refusal)
+        else to.emit("conv", m["x"], m["w"], m["b"] if m.has("b") else None, **attrs)
+    )
 
 
 @rule("exact", op("max_pool", _pad, name="pool"), tell=True, cases=(

@@ -43,17 +43,25 @@ def perm_of(graph: Graph, value: str | None) -> Perm | None:
     return tuple(node.attrs["perm"]) if node is not None and node.op == "transpose" else None
 
 
-# ---- who lets a transpose pass -----------------------------------------------------------------------------------------------
+# ---- who lets a transpose pass ---------------------------------------------------------------------------------------
 def passes(graph: Graph, node: Node, perm: Perm) -> Refusal | None:
     """Can a transpose by `perm` of the node's operand move behind the node?"""
     if node.op in ELEMENTWISE:
         return _elementwise_passes(graph, node, perm)
     if node.op == "concat":
         others = [i for i in node.inputs if perm_of(graph, i) != perm and not graph.is_constant(i)]
-        return Refusal("other-order", f"{others[0]} is not transposed likewise", {"value": str(others[0])}) if others else None
+        return (
+            Refusal("other-order", f"{others[0]} is not transposed likewise", {"value": str(others[0])})
+            if others
+            else None
+        )
     if node.op in WINDOWS:
         first = node.attrs["layout"] == "NCHW" and perm == (0, len(perm) - 1, *range(1, len(perm) - 1))
-        return None if first else Refusal("other-order", f"{node.name} wants its operand in this order", {"node": node.name})
+        return (
+            None
+            if first
+            else Refusal("other-order", f"{node.name} wants its operand in this order", {"node": node.name})
+        )
     if node.op in (*REDUCTIONS, *SOFTMAXES, *MOVEMENTS, "transpose"):
         return None
     return Refusal("fixed-order", f"{node.op} depends on the order of its axes", {"node": node.name})
@@ -79,7 +87,7 @@ def all_readers_pass(graph: Graph, value: str, perm: Perm) -> Refusal | None:
     return next((no for n in graph.consumers(value) if (no := passes(graph, n, perm)) is not None), None)
 
 
-# ---- elementwise, concat -----------------------------------------------------------------------------------------------------
+# ---- elementwise, concat ---------------------------------------------------------------------------------------------
 def _value(g: Graph, name: str, *shape: int) -> str:
     return g.add_input(name, TensorType(DType.F32, shape))
 
@@ -121,7 +129,11 @@ def transpose_through_elementwise(m: Match, to: Draft) -> str | Refusal:
         return Refusal("no-transpose", "no operand is transposed")
     perm = next(iter(perms.values()))
     for value, p in perms.items():
-        no = all_readers_pass(m.graph, value, perm) if p == perm else Refusal("other-order", f"{value} has another order")
+        no = (
+            all_readers_pass(m.graph, value, perm)
+            if p == perm
+            else Refusal("other-order", f"{value} has another order")
+        )
         if no is not None:
             return no
     inputs = [_untransposed(m.graph, to, i, perm) for i in m.root.inputs]
@@ -167,7 +179,7 @@ def _untransposed_operand(graph: Graph, to: Draft, value: str, perm: Perm) -> st
     return to.transpose(value, inverse(perm)) if maker is None else str(maker.inputs[0])
 
 
-# ---- reductions, softmax, pads and slices -------------------------------------------------------------------------------------
+# ---- reductions, softmax, pads and slices ----------------------------------------------------------------------------
 _transposed = op("transpose", x, name="transpose")
 
 
@@ -180,10 +192,16 @@ def _turn(**attrs: object) -> dict[str, dict[str, object]]:
     return {"transpose": {"perm": (0, 3, 1, 2)}, "f": attrs}
 
 
-@rule("exact", op(REDUCTIONS, _transposed, name="f"), when=(_readers_pass,), cases=(
-    Case({"x": (2, 4, 5, 3)}, _turn(axes=(2, 3), keepdims=True)), Case({"x": (2, 4, 5, 3)}, _turn(axes=(1,), keepdims=False)),
-    Case({"x": (2, 4, 5, 3)}, _turn(axes=(2, 3), keepdims=False)),
-))  # fmt: skip
+@rule(
+    "exact",
+    op(REDUCTIONS, _transposed, name="f"),
+    when=(_readers_pass,),
+    cases=(
+        Case({"x": (2, 4, 5, 3)}, _turn(axes=(2, 3), keepdims=True)),
+        Case({"x": (2, 4, 5, 3)}, _turn(axes=(1,), keepdims=False)),
+        Case({"x": (2, 4, 5, 3)}, _turn(axes=(2, 3), keepdims=False)),
+    ),
+)
 def transpose_through_reduction(m: Match, to: Draft) -> str:
     """reduce(transpose(x), axes) -> transpose(reduce(x, perm[axes]))"""
     perm, attrs = m.nodes["transpose"].attrs["perm"], m.root.attrs
@@ -194,7 +212,12 @@ def transpose_through_reduction(m: Match, to: Draft) -> str:
     return to.transpose(out, [sorted(kept).index(p) for p in kept], of=m.nodes["transpose"])
 
 
-@rule("exact", op(SOFTMAXES, _transposed, name="f"), when=(_readers_pass,), cases=(Case({"x": (2, 4, 5, 3)}, _turn(axis=1)),))
+@rule(
+    "exact",
+    op(SOFTMAXES, _transposed, name="f"),
+    when=(_readers_pass,),
+    cases=(Case({"x": (2, 4, 5, 3)}, _turn(axis=1)),),
+)
 def transpose_through_softmax(m: Match, to: Draft) -> str:
     """softmax(transpose(x), axis) -> transpose(softmax(x, perm[axis]))"""
     perm = m.nodes["transpose"].attrs["perm"]
@@ -211,7 +234,9 @@ def transpose_through_pad(m: Match, to: Draft) -> str:
     perm, pads = m.nodes["transpose"].attrs["perm"], m.root.attrs["pads"]
     back, rank = inverse(perm), len(perm)
     moved = (*(pads[k] for k in back), *(pads[rank + k] for k in back))
-    return to.transpose(to.emit("pad", m["x"], of=m.root, **{**m.root.attrs, "pads": moved}), perm, of=m.nodes["transpose"])
+    return to.transpose(
+        to.emit("pad", m["x"], of=m.root, **{**m.root.attrs, "pads": moved}), perm, of=m.nodes["transpose"]
+    )
 
 
 @rule("exact", op("slice", _transposed, name="f"), when=(_readers_pass,), cases=(
@@ -224,9 +249,9 @@ def transpose_through_slice(m: Match, to: Draft) -> str:
     return to.transpose(to.emit("slice", m["x"], of=m.root, **moved), perm, of=m.nodes["transpose"])
 
 
-# ---- reshapes ------------------------------------------------------------------------------------------------------------------
+# ---- reshapes --------------------------------------------------------------------------------------------------------
 def merged_axes(shape: Sequence[Dim], result: Sequence[Dim]) -> list[list[int]] | Refusal:
-    """For each axis of the result the axes of the shape that it merges, in order; those of extent 1 may stand nowhere."""
+    """For each axis of the result the axes of the shape that it merges, in order; those of extent 1 are left out."""
     groups, at = [], 0
     axes = [k for k, d in enumerate(shape) if d != 1]
     for d in result:
@@ -242,11 +267,17 @@ def merged_axes(shape: Sequence[Dim], result: Sequence[Dim]) -> list[list[int]] 
     return groups
 
 
-@rule("exact", op("reshape", _transposed, name="f"), cases=(
-    Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 3, 20))), Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 4))),
-    Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 1, 1, 4))),
-    Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 60)), fires=False), Case({"x": (2, 4, 6, 3)}, _turn(shape=(2, 3, 2, 12)), fires=False),
-))  # fmt: skip
+@rule(
+    "exact",
+    op("reshape", _transposed, name="f"),
+    cases=(
+        Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 3, 20))),
+        Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 4))),
+        Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 1, 1, 4))),
+        Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 60)), fires=False),
+        Case({"x": (2, 4, 6, 3)}, _turn(shape=(2, 3, 2, 12)), fires=False),
+    ),
+)
 def transpose_through_reshape(m: Match, to: Draft) -> str | Refusal:
     """reshape(transpose(x)) -> transpose(reshape(x)), where the reshape merges axes that are neighbours in x too"""
     perm, node = m.nodes["transpose"].attrs["perm"], m.nodes["transpose"]
@@ -269,14 +300,27 @@ def transpose_through_reshape(m: Match, to: Draft) -> str | Refusal:
     return to.transpose(inner, inverse(order), of=node)
 
 
-@rule("reassociating", op("matmul", op("reshape", _transposed, name="reshape"), rows), when=(used_once("reshape"),), cases=(
-    Case({"x": (2, 4, 5, 3), "rows": np.linspace(-1, 1, 120, dtype=np.float32).reshape(60, 2)},
-         {"transpose": {"perm": (0, 3, 1, 2)}, "reshape": {"shape": (2, 60)}}),
-    Case({"x": (3, 4, 5, 2), "rows": np.linspace(-1, 1, 60, dtype=np.float32).reshape(30, 2)},
-         {"transpose": {"perm": (3, 1, 2, 0)}, "reshape": {"shape": (4, 30)}}, fires=False),
-    Case({"x": Input((2, 4, 5, 3)), "rows": np.ones((20, 2), np.float32)},
-         {"transpose": {"perm": (0, 3, 1, 2)}, "reshape": {"shape": (6, 20)}}, fires=False),
-))  # fmt: skip
+@rule(
+    "reassociating",
+    op("matmul", op("reshape", _transposed, name="reshape"), rows),
+    when=(used_once("reshape"),),
+    cases=(
+        Case(
+            {"x": (2, 4, 5, 3), "rows": np.linspace(-1, 1, 120, dtype=np.float32).reshape(60, 2)},
+            {"transpose": {"perm": (0, 3, 1, 2)}, "reshape": {"shape": (2, 60)}},
+        ),
+        Case(
+            {"x": (3, 4, 5, 2), "rows": np.linspace(-1, 1, 60, dtype=np.float32).reshape(30, 2)},
+            {"transpose": {"perm": (3, 1, 2, 0)}, "reshape": {"shape": (4, 30)}},
+            fires=False,
+        ),
+        Case(
+            {"x": Input((2, 4, 5, 3)), "rows": np.ones((20, 2), np.float32)},
+            {"transpose": {"perm": (0, 3, 1, 2)}, "reshape": {"shape": (6, 20)}},
+            fires=False,
+        ),
+    ),
+)
 def transpose_into_rows(m: Match, to: Draft) -> str | Refusal:
     """matmul(reshape(transpose(x)), W) -> matmul(reshape(x), W with its rows in the other order)"""
     perm, before = m.nodes["transpose"].attrs["perm"], m.graph.types[m.nodes["transpose"].output].shape
