@@ -1,0 +1,243 @@
+"""One pass: the loops over rows and lanes, the register tile inside, and the end of streamed reductions.
+
+A number of rows that does not divide evenly is cut into balanced panels (128 rows by 6: 18 panels of 6 and 4 of 5), so
+that no thin panel is left. Points are emitted one by one through all sinks, so that few values live beside accumulators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from opfuse.codegen.llvm.dot import InnerLoops, identity
+from opfuse.codegen.llvm.emit import Integer, Value
+from opfuse.codegen.llvm.frame import POINT, RegisterTile
+from opfuse.codegen.llvm.passes import Keep, Pass
+from opfuse.codegen.llvm.planning import may_alias
+from opfuse.ir.structure import Axis
+from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Store, Tile, gathers, operands
+
+Body = Callable[[Integer, list[Value]], Sequence[Value]]
+
+
+class Rows(InnerLoops):
+    def run_pass(self, p: Pass) -> None:
+        lanes, self.v.lanes = self.v.lanes, p.lanes
+        self.pending = {s.tile.name for s in p.sinks if isinstance(s, Keep) and s.value == s.tile}
+        results: list[tuple[Tile, Value]] = []
+        self.e.push()
+        self._rows(p, p.rows, results)
+        self.e.pop()
+        self.pending = set()
+        self.at = POINT
+        for t, value in results:  # reductions to a single element stay in a register
+            self.e.scopes[-1].values[self.key(t, 0, 0)] = value
+        self.v.lanes = lanes
+
+    def _rows(self, p: Pass, rows: tuple[Axis, ...], results: list[tuple[Tile, Value]]) -> None:
+        if not rows:
+            self._columns(p, 1, results)
+            return
+        axis, rest = rows[0], rows[1:]
+        blocked = axis == p.blocked
+        panels = self.row_panels(self.block[axis.name].size, p.register[0]) if blocked else None
+        for lo, hi, n in panels or [(0, self.block[axis.name].size, 1)]:
+
+            def step(i: Integer, carried: list[Value], n: int = n) -> Sequence[Value]:
+                self.relative[axis.name] = i
+                if blocked:
+                    self._columns(p, n, results)
+                else:
+                    self._rows(p, rest, results)
+                return carried
+
+            self.e.loop(lo, hi, n, [], step)
+        self.relative[axis.name] = 0
+
+    def row_panels(self, size: Integer, most: int) -> list[tuple[Integer, Integer, int]]:
+        """(from, to, rows a panel). A size known only at run time also gets code for what few rows may be left."""
+        if most == 1:
+            return [(0, size, 1)]
+        if isinstance(size, int):
+            if size == 0:
+                return []
+            count = -(-size // most)
+            few, larger = size // count, size % count
+            cut = larger * (few + 1)
+            return [x for x in [(0, cut, few + 1), (cut, size, few)] if x[0] != x[1]]
+        e = self.e
+        count_ = e.ceil_div(size, most)
+        enough = e.compare("sge", size, (most - 1) * (most - 2))  # then panels of `most` and `most - 1` rows suffice
+        larger_ = e.choose(enough, e.sub(size, e.mul(count_, most - 1)), e.div(size, most))
+        smaller = e.choose(enough, e.sub(count_, larger_), 0)
+        at: Integer = 0
+        out: list[tuple[Integer, Integer, int]] = []
+        for n, rows in ((larger_, most), (smaller, most - 1)):
+            end = e.add(at, e.mul(n, rows))
+            out.append((at, end, rows))
+            at = end
+        half = (most - 1) // 2
+        if half > 1:
+            end = e.add(at, e.mul(e.div(e.sub(size, at), half), half))
+            out.append((at, end, half))
+            at = end
+        return [*out, (at, size, 1)]
+
+    # ---- lanes, and reduced rows around them -----------------------------------------------------------------------------
+    def _columns(self, p: Pass, rows: int, results: list[tuple[Tile, Value]]) -> None:
+        reductions = [s for s in p.sinks if isinstance(s, Reduce)]
+        streaming = not p.dotted
+        partial = p.register[1] if streaming else 1  # several partial results hide latency; a dot leaves no registers
+        start = [
+            self.v.const(identity(s.combine, s.out.dtype), s.out.dtype) for s in reductions for _ in range(rows * partial)
+        ]
+        tile = RegisterTile(p.blocked, p.lane, rows, p.register[1], None, streaming)
+
+        def reduced(axes: tuple[Axis, ...], carried: list[Value]) -> list[Value]:
+            if not axes:
+                return self._lanes(p, tile, carried, partial)
+            axis, rest = axes[0], axes[1:]
+
+            def step(i: Integer, inside: list[Value]) -> Sequence[Value]:
+                self.relative[axis.name] = i
+                return reduced(rest, inside)
+
+            out = self.e.loop(0, self.block[axis.name].size, 1, carried, step)
+            self.relative[axis.name] = 0
+            return out
+
+        total = reduced(p.reduced, start)
+        self.at = replace(tile, lane=None, vectors=1)
+        for k, s in enumerate(reductions):
+            for r in range(rows):
+                first = (k * rows + r) * partial
+                self._finish(s, total[first : first + partial], r, results, p.lane is not None)
+
+    def _finish(
+        self, s: Reduce, partial: list[Value], r: int, results: list[tuple[Tile, Value]], across: bool
+    ) -> None:
+        while len(partial) > 1:
+            odd = partial[-1:] if len(partial) % 2 else []
+            partial = [self.v.combine(s.combine, a, b) for a, b in zip(partial[::2], partial[1::2], strict=False)] + odd
+        value = partial[0]
+        if across:
+            scalar = self.v.across(value, lambda a, b: self.v.combine(s.combine, a, b))
+            value = self.v.splat(scalar, s.out.dtype)
+        if s.out.name in self.plan.scratch:
+            self.write_local(s.out, value, self.shift(r, 0))
+        else:
+            results.append((s.out, value))
+
+    def _lanes(self, p: Pass, tile: RegisterTile, carried: list[Value], partial: int) -> list[Value]:
+        self.at = tile
+        self._before_lanes(p)
+        lane = p.lane
+        if lane is None:
+            self.e.push()
+            out = self._register_tile(p, tile, list(carried), partial)
+            self.e.pop()
+            return out
+        size, width = self.block[lane.name].size, self.v.lanes * tile.vectors
+
+        def block(vectors: int, limit: Integer | None = None) -> Body:
+            def run(i: Integer, inside: list[Value]) -> Sequence[Value]:
+                self.relative[lane.name] = i
+                last = self.e.add(i, self.v.lanes * (vectors - 1))
+                mask = None if limit is None else self.v.lanes_below(self.e.sub(limit, last))
+                at = replace(tile, vectors=vectors, mask=mask)
+                return self._register_tile(p, at, list(inside), partial)
+
+            return run
+
+        if isinstance(size, int):
+            full = size // width * width
+            out = self.e.loop(0, full, width, carried, block(tile.vectors))
+            if size > full:
+                rest = -(-(size - full) // self.v.lanes)
+                out = self.e.loop(full, full + 1, 1, out, block(rest, size))
+        else:
+            whole = self.e.mul(self.e.div(size, width), width)
+            out = self.e.loop(0, whole, width, carried, block(tile.vectors))
+            out = self.e.loop(whole, size, self.v.lanes, out, block(1, size))
+        self.relative[lane.name] = 0
+        return out
+
+    def _before_lanes(self, p: Pass) -> None:
+        """What is the same in all lanes is made before the loop over them, for each row."""
+        seen: set[str] = set()
+        for s in p.sinks:
+            for t in operands(s.value) if isinstance(s, Keep) else (s.tile,):
+                self._hoist(t, p, seen)
+
+    def _hoist(self, t: Tile, p: Pass, seen: set[str]) -> None:
+        if t.name in seen:
+            return
+        seen.add(t.name)
+        definition = self.plan.definitions[t.name]
+        ready = t.name in self.plan.scratch and t.name not in self.pending
+        if not self.has_lane(t) and p.lane is not None:
+            if not p.dotted and not isinstance(definition, (Dot, Loop)):
+                for r in range(self.at.rows):
+                    self.value(t, r, 0)
+            return
+        if ready:
+            return
+        match definition:
+            case Map():
+                for x in operands(definition.value):
+                    self._hoist(x, p, seen)
+            case Load():
+                for name in gathers(definition.index):
+                    x = self.tile_named(name)
+                    if not self.has_lane(x):
+                        for r in range(self.at.rows):
+                            self.scalar_of(x, r)
+            case Dot():
+                self._hoist(definition.acc, p, seen)
+            case _:
+                pass
+
+    # ---- the register tile -------------------------------------------------------------------------------------------
+    def _register_tile(self, p: Pass, tile: RegisterTile, carried: list[Value], partial: int) -> list[Value]:
+        self.at = tile
+        first = self._loads_before_stores(p)
+        for r, j in tile.points():
+            k = 0
+            for t in first:
+                self.value(t, r, j)
+            for s in p.sinks:
+                match s:
+                    case Reduce():
+                        at = (k * tile.rows + r) * partial + j % partial
+                        carried[at] = self._accumulate(s, carried[at], r, j)
+                        k += 1
+                    case Store():
+                        self.write(s, self.value(s.tile, r, j), self.shift(r, j), self.mask(j))
+                    case Keep():
+                        made = self.value(s.tile, r, j) if s.value == s.tile else self.expression(s.value, r, j)
+                        self.write_local(s.tile, made, self.shift(r, j))
+        return carried
+
+    def _accumulate(self, s: Reduce, total: Value, r: int, j: int) -> Value:
+        x, mask = self.value(s.tile, r, j), self.mask(j)
+        if mask is not None:
+            x = self.v.select(mask, x, self.v.like(identity(s.combine, s.out.dtype), x))
+        return self.v.combine(s.combine, total, x)
+
+    def _loads_before_stores(self, p: Pass) -> list[Tile]:
+        """Where several results leave at one point, inputs that an output may lie on are read before any of them."""
+        stores = [s for s in p.sinks if isinstance(s, Store)]
+        if len(p.sinks) < 2 or not stores:
+            return []
+        out: dict[str, Tile] = {}
+        for s in p.sinks:
+            todo = list(operands(s.value)) if isinstance(s, Keep) else [s.tile]
+            while todo:
+                t = todo.pop()
+                definition = self.plan.definitions[t.name]
+                stored = t.name in self.plan.scratch and t.name not in self.pending
+                if isinstance(definition, Map) and not stored:
+                    todo += operands(definition.value)
+                elif isinstance(definition, Load) and not stored and any(may_alias(definition, x) for x in stores):
+                    out[t.name] = t
+        return list(out.values())

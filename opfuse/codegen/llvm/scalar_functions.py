@@ -1,0 +1,166 @@
+"""The LLVM column of the table of scalar functions (opfuse.ir.scalar.FUNCTIONS): one emitter for each name.
+
+An emitter takes vectors of one element type and gives the result. Half-precision operands are held as floats; what comes
+back is rounded to the type. Integer division never traps: a divisor of 0 gives an unspecified value.
+
+    EMITTERS["max"](v, [x, y])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from opfuse.codegen.llvm import vector_math
+from opfuse.codegen.llvm.emit import Value
+from opfuse.codegen.llvm.vectors import Vectors
+from opfuse.decision import Refusal
+from opfuse.ir.scalar import FUNCTIONS, Apply, Scalar, walk
+from opfuse.ir.types import DType
+
+Emitter = Callable[[Vectors, Sequence[Value]], Value]
+
+
+def _divide(v: Vectors, a: Value, b: Value, op: str = "div") -> Value:
+    """Truncating integer division or remainder, without the two cases that trap: x / 0 and smallest / -1."""
+    one = v.like(1, b)
+    b_safe = v.select(v.compare("eq", b, v.like(0, b)), one, b)
+    if not a.dtype.is_signed:
+        return v.op("u" + op, a, b_safe)
+    minus = v.compare("eq", b, v.like(-1, b))
+    quotient = v.op("s" + op, a, v.select(minus, one, b_safe))
+    return v.select(minus, v.negative(a) if op == "div" else v.like(0, a), quotient)
+
+
+def _div(v: Vectors, x: Sequence[Value]) -> Value:
+    return v.div(x[0], x[1]) if x[0].dtype.is_float else _divide(v, x[0], x[1])
+
+
+def _fmod(v: Vectors, x: Sequence[Value]) -> Value:
+    return vector_math.fmod(v, x[0], x[1]) if x[0].dtype.is_float else _divide(v, x[0], x[1], "rem")
+
+
+def _mod(v: Vectors, x: Sequence[Value]) -> Value:
+    """Remainder with the sign of the divisor."""
+    a, b = x
+    r = _fmod(v, x)
+    if not a.dtype.is_signed:
+        return r
+    zero = v.like(0, r)
+    apart = v.logic("xor", v.compare("lt", r, zero), v.compare("lt", b, zero))
+    wrong = v.logic("and", v.compare("ne", r, zero), apart)
+    return v.select(wrong, v.add(r, b), r)
+
+
+def _floordiv(v: Vectors, x: Sequence[Value]) -> Value:
+    a, b = x
+    if a.dtype.is_float:
+        return v.floor(v.div(a, b))
+    q = _divide(v, a, b)
+    if not a.dtype.is_signed:
+        return q
+    r, zero = v.sub(a, v.mul(q, b)), v.like(0, a)
+    apart = v.logic("xor", v.compare("lt", r, zero), v.compare("lt", b, zero))
+    wrong = v.logic("and", v.compare("ne", r, zero), apart)
+    return v.select(wrong, v.sub(q, v.like(1, q)), q)
+
+
+def _pow(v: Vectors, x: Sequence[Value]) -> Value:
+    """Integers: by squaring, for exponents in 0..63; a negative exponent gives the truncated value (0, 1 or -1)."""
+    a, b = x
+    if a.dtype.is_float:
+        return vector_math.pow(v, a, b)
+    total, square, one, zero = v.like(1, a), a, v.like(1, a), v.like(0, a)
+    for bit in range(6):
+        taken = v.compare("ne", v.logic("and", b, v.like(1 << bit, b)), zero)
+        total = v.select(taken, v.mul(total, square), total)
+        square = v.mul(square, square)
+    if not a.dtype.is_signed:
+        return total
+    unit = v.compare("eq", v.absolute(a), one)
+    return v.select(v.logic("and", v.compare("lt", b, zero), v.complement(unit)), zero, total)
+
+
+def _sign(v: Vectors, x: Sequence[Value]) -> Value:
+    (a,) = x
+    zero = v.like(0, a)
+    up = v.select(v.compare("gt", a, zero), v.like(1, a), a if a.dtype.is_float else zero)
+    return v.select(v.compare("lt", a, zero), v.like(-1, a), up) if a.dtype.is_signed else up
+
+
+def _rsqrt(v: Vectors, x: Sequence[Value]) -> Value:
+    return v.div(v.like(1.0, x[0]), v.intrinsic("sqrt", x[0]))
+
+
+def _isinf(v: Vectors, x: Sequence[Value]) -> Value:
+    return v.compare("eq", v.absolute(x[0]), v.like(float("inf"), x[0]))
+
+
+def _unary(function: Callable[[Vectors, Value], Value]) -> Emitter:
+    return lambda v, x: function(v, x[0])
+
+
+def _binary(name: str) -> Emitter:
+    return lambda v, x: v.binary(name, x[0], x[1])
+
+
+def _compare(name: str) -> Emitter:
+    return lambda v, x: v.compare(name, x[0], x[1])
+
+
+def _logic(name: str) -> Emitter:
+    return lambda v, x: v.logic(name, x[0], x[1])
+
+
+EMITTERS: Mapping[str, Emitter] = {
+    "add": _binary("add"), "sub": _binary("sub"), "mul": _binary("mul"), "div": _div, "floordiv": _floordiv,
+    "mod": _mod, "fmod": _fmod, "pow": _pow,
+    "max": lambda v, x: v.maximum(x[0], x[1]), "min": lambda v, x: v.minimum(x[0], x[1]),
+    "neg": lambda v, x: v.negative(x[0]), "abs": lambda v, x: v.absolute(x[0]), "sign": _sign,
+    "exp": _unary(vector_math.exp), "log": _unary(vector_math.log), "sqrt": lambda v, x: v.intrinsic("sqrt", x[0]),
+    "rsqrt": _rsqrt, "erf": _unary(vector_math.erf), "tanh": _unary(vector_math.tanh),
+    "sigmoid": _unary(vector_math.sigmoid), "sin": _unary(vector_math.sin), "cos": _unary(vector_math.cos),
+    "floor": lambda v, x: v.floor(x[0]), "ceil": lambda v, x: v.floor(x[0], up=True), "rint": lambda v, x: v.nearest(x[0]),
+    **{name: _compare(name) for name in ("lt", "le", "eq", "gt", "ge", "ne")},
+    **{name: _logic(name) for name in ("and", "or", "xor")},
+    "not": lambda v, x: v.complement(x[0]), "isnan": lambda v, x: v.unordered(x[0]), "isinf": _isinf,
+    "select": lambda v, x: v.select(x[0], x[1], x[2]),
+}  # fmt: skip
+# "cast" needs the result's type and is Vectors.convert.
+
+# Functions whose price is that of tens of additions: worth computing once and keeping.
+COSTLY = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", "pow", "mod", "fmod", "floordiv"})
+
+
+def apply_function(v: Vectors, x: Apply, args: Sequence[Value]) -> Value:
+    if x.function == "cast":
+        return v.convert(args[0], x.dtype)
+    if x.function == "pow" and args[0].dtype.is_float and (power := _small_power(x.args[1])):
+        total = args[0]
+        for _ in range(power - 1):
+            total = v.mul(total, args[0])
+        return v.rounded(total)
+    return v.rounded(EMITTERS[x.function](v, args))
+
+
+def _small_power(exponent: Scalar) -> int:
+    """2 or 3 where the exponent is that constant: one or two multiplications; otherwise 0."""
+    value = getattr(exponent, "value", None)
+    return int(value) if value in (2, 3) and not isinstance(value, bool) else 0
+
+
+def check_functions(value: Scalar) -> Refusal | None:
+    """The refusal of an expression that uses a function on a type that it is not defined for; None where all is well."""
+    for x in walk(value):
+        if not isinstance(x, Apply):
+            continue
+        if x.function != "cast" and x.function not in EMITTERS:
+            return Refusal("no-function", f"there is no code for the function {x.function}", {"function": x.function})
+        kind = "f" if x.args[-1].dtype.is_float else "b" if x.args[-1].dtype is DType.BOOL else "i"
+        if x.function == "abs" and kind == "b" or kind not in FUNCTIONS[x.function].kinds:
+            return Refusal("function-type", f"{x.function} is not defined for {x.args[-1].dtype.value}",
+                           {"function": x.function, "dtype": x.args[-1].dtype.value})  # fmt: skip
+    return None
+
+
+def is_costly(value: Scalar) -> bool:
+    return any(isinstance(x, Apply) and x.function in COSTLY for x in walk(value))
