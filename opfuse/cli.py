@@ -80,6 +80,7 @@ def compile_command(
     if target.suffix == ".onnx":
         raise OptionError("--output", f"{target} looks like a model, and would be overwritten", "name it with .opf")
     executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
+    need_shapes(executable)
     explanation = executable.explain()
     with progress(f"writing {target}"):
         executable.save(target)
@@ -123,7 +124,9 @@ def explain_command(
     model: ModelOrArtifact, threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None,
     no_fuse: NoFusions = None, strict: Strict = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    explanation = open_model(model, threads, shape, no_rule, no_fuse, strict).explain()
+    executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
+    need_shapes(executable)
+    explanation = executable.explain()
     if as_json:
         print_json(explanation.to_json())
         return
@@ -141,6 +144,8 @@ def verify_command(
     strict: Strict = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
+    if data is None:
+        need_shapes(executable)
     with progress(f"verifying {model.name}") as say:
         report = executable.verify(inputs=inputs, data=data, progress=say)
     if as_json:
@@ -238,6 +243,16 @@ def open_model(
     return executable
 
 
+def need_shapes(executable: Any) -> None:
+    """Where nothing is compiled yet because dimensions are open, say which --shape options close them."""
+    if executable.variants:
+        return
+    open_inputs = [i for i in executable.inputs if not i.optional and not all(isinstance(d, int) for d in i.shape)]
+    wanted = " ".join(f"--shape {i.name}={'x'.join(map(str, i.shape))}" for i in open_inputs)
+    names = ", ".join(executable.interface.symbols)
+    raise OptionError("--shape", f"the model leaves {names} open", f"give numbers for them: {wanted}")
+
+
 def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """{"input": (1, 3, 224, 224)} from ["input=1x3x224x224"]; commas and spaces separate too; "x=" is a scalar."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -316,6 +331,7 @@ def random_inputs(executable: Any, seed: int) -> dict[str, np.ndarray]:
     from opfuse.report.feeds import random_feed
     from opfuse.report.reports import specs_of
 
+    need_shapes(executable)
     return random_feed(specs_of(executable), seed)
 
 

@@ -1,30 +1,35 @@
 """THE pipeline: every stage named, in order.
 
-    model (path, bytes, onnx.ModelProto or Graph) -> Graph -> rewrite -> group -> kernels -> print -> plan -> CompiledModel
+    model (path, bytes, ModelProto or Graph) -> Graph -> rewrite -> group -> kernels -> print -> plan -> CompiledModel
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from opfuse.codegen.llvm.entry import entry_functions
 from opfuse.codegen.llvm.jit import assemble, compile_object
 from opfuse.codegen.llvm.printer import PrintedPhase, print_program
 from opfuse.decision import Decision, Ledger, Refusal
 from opfuse.frontends.onnx.load import load as load_onnx
-from opfuse.fuse.grouping import Group, group
+from opfuse.fuse.grouping import Group, group, kernel_decision
 from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel
 from opfuse.ir.graph import Graph, user_names
 from opfuse.options import Options
 from opfuse.plan.build import build_plan
 from opfuse.providers.cpu import CpuProvider
 from opfuse.providers.reference import ReferenceProvider
+from opfuse.report.numerics import Run, Trace, TracedKernel
+from opfuse.report.reports import Reports, plan_facts
 from opfuse.rewrite.engine import rewrite
-from opfuse.runtime.executable import CompiledModel, Executable
+from opfuse.runtime.executable import Executable
+from opfuse.runtime.model import CompiledModel
 from opfuse.target import Target, host
 
 
@@ -50,23 +55,51 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
         disabled_fusions=frozenset(disable_fusions), strict=strict, isa=isa, debug=debug,
     )  # fmt: skip
     graph = model if isinstance(model, Graph) else load_onnx(model)
-    return Executable(graph, options, lambda bound: build(bound, options))
+    if isinstance(model, (str, Path)):
+        graph.name = Path(model).name  # reports and errors name the user's file
+    return Executable(graph, options, lambda bound: build(bound, options), reports=Reports(Stages()))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Everything before planning: the rewritten graph, its kernels, and number -> their printed functions."""
+
+    graph: Graph
+    kernels: tuple[Kernel, ...]
+    printed: Mapping[int, tuple[PrintedPhase, ...]]
+    target: Target
+    options: Options
+    ledger: Ledger
+    facts: Mapping[str, Any]  # of the imported graph, for reports
 
 
 def build(graph: Graph, options: Options) -> CompiledModel:
     """Compile a graph whose dimensions are all bound."""
+    return link(lower(graph, options))
+
+
+def lower(graph: Graph, options: Options) -> Lowered:
     ledger = Ledger()
     target = host(options.threads, options.isa)
+    facts = plan_facts(graph, target.name)
     graph = rewrite(graph, options, ledger)
     providers: tuple[Provider, ...] = (CpuProvider(), ReferenceProvider())
     groups = group(graph, providers, target, options, ledger)
     kernels = [kernel_of(graph, g, providers, ledger) for g in groups]
     kernels, printed = print_kernels(graph, kernels, target, ledger)
-    plan, weights = build_plan(graph, kernels, printed, options, target)
-    functions = [p.text for phases in printed.values() for p in phases]
+    return Lowered(graph, tuple(kernels), printed, target, options, ledger, facts)
+
+
+def link(lowered: Lowered, graph: Graph | None = None) -> CompiledModel:
+    """Plan, assemble and compile; `graph` may show more outputs than the lowered one (for verify)."""
+    graph, target, options = graph or lowered.graph, lowered.target, lowered.options
+    plan, weights = build_plan(graph, lowered.kernels, lowered.printed, options, target)
+    plan = replace(plan, facts={**lowered.facts, **plan.facts})
+    functions = [p.text for phases in lowered.printed.values() for p in phases]
     module = assemble([*functions, *entry_functions(plan, target, options)], target)
-    return CompiledModel(plan, compile_object(module, target), weights, ledger, target=target, options=options,
-                         host_kernels={k: kernel for k, kernel in enumerate(kernels) if isinstance(kernel, HostKernel)})  # fmt: skip
+    host_kernels = {k: kernel for k, kernel in enumerate(lowered.kernels) if isinstance(kernel, HostKernel)}
+    return CompiledModel(plan, compile_object(module, target), weights, lowered.ledger, target=target, options=options,
+                         host_kernels=host_kernels, graph=graph)  # fmt: skip
 
 
 def kernel_of(graph: Graph, grouped: Group, providers: Sequence[Provider], ledger: Ledger) -> Kernel:
@@ -101,4 +134,38 @@ def load_model(path: str | Path) -> Executable:
     """Load an artefact that `Executable.save` wrote. ArtifactError says what is wrong with it."""
     from opfuse.runtime.artifact import load
 
-    return load(path)
+    return load(path, Reports(Stages()))
+
+
+# ---- for verify ------------------------------------------------------------------------------------------------------
+class Stages:
+    """The stages one by one, as `report.numerics` asks for them."""
+
+    def rewritten(self, graph: Graph, options: Options) -> tuple[Graph, Ledger]:
+        ledger = Ledger()
+        return rewrite(graph, options, ledger), ledger
+
+    def compiled(self, graph: Graph, options: Options) -> Run:
+        return named(build(graph, options))
+
+    def traced(self, graph: Graph, options: Options) -> Trace:
+        """The same kernels, planned so that every value between them is an output and keeps memory of its own."""
+        lowered = lower(graph, options)
+        kept, made = lowered.graph.copy(), [v for k in lowered.kernels for v in k.region.outputs]
+        kept.set_outputs({v: v for v in dict.fromkeys([*made, *lowered.graph.outputs.values()])})
+        kernels = tuple(
+            TracedKernel(kernel_decision(lowered.graph, k.region.nodes).id, k.name, k.region, k.origin)
+            for k in lowered.kernels if not isinstance(k, ViewKernel)
+        )  # fmt: skip
+        return Trace(lowered.graph, kernels, named(link(lowered, kept)), lowered.ledger)
+
+
+def named(model: CompiledModel) -> Run:
+    """The model as a function of named arrays; the result holds the inputs too."""
+    inputs, outputs = [p.name for p in model.plan.inputs], [p.name for p in model.plan.outputs]
+
+    def run(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = model.run([feeds[i] for i in inputs])
+        return {**feeds, **dict(zip(outputs, results, strict=True))}
+
+    return run

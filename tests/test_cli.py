@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import opfuse
 import pytest
+
+import opfuse
 from opfuse import cli
 from opfuse.decision import Decision, Ledger
 from opfuse.errors import InputError, OptionError
@@ -86,7 +87,8 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: i
 # ---- options ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("text", "name", "shape"), [
     ("input=1x3x224x224", "input", (1, 3, 224, 224)), ("x=7", "x", (7,)), ("x=", "x", ()), ("a/b:0=2,3", "a/b:0", (2, 3)),
-    ("a=b=1x2", "a=b", (1, 2)), ("x=1 x 2", "x", (1, 2)), ("x=0x3", "x", (0, 3)),
+    ("a=b=1x2", "a=b", (1, 2)),
+    ("x=1 x 2", "x", (1, 2)), ("x=0x3", "x", (0, 3)),
 ])  # fmt: skip
 def test_shapes(text: str, name: str, shape: tuple[int, ...]) -> None:
     assert cli.parse_shapes([text]) == {name: shape}
@@ -103,7 +105,8 @@ def test_wrong_shapes_say_what_is_wrong(given: list[str], words: str) -> None:
 
 
 def test_options_reach_the_compiler(stub: list[Stub], model: Path) -> None:
-    line = ["explain", str(model), "--threads", "3", "--shape", "x=1x2", "--shape", "m=4", "--no-fuse", FUSION.id, "--strict"]
+    line = ["explain", str(model), "--threads", "3", "--shape", "x=1x2", "--shape", "m=4", "--strict"]
+    line += ["--no-fuse", FUSION.id]
     assert cli.main(line) == 0
     asked = stub[0].asked
     assert asked["threads"] == 3 and asked["shapes"] == {"x": (1, 2), "m": (4,)} and asked["strict"] is True

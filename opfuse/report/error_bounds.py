@@ -3,12 +3,14 @@
     values, bounds = analyse(region.subgraph(graph), feeds)    # {value: float64 array}, {value: Bounded}
 
 The inputs are taken as exact. Every operation adds its own rounding and passes on the errors of its operands (Higham,
-Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 3.1-3.3; the square root of the length stands for the
-usual behaviour of rounding errors in sums, section 2.8):
+Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 3.1-3.3):
 
-    contraction   C sqrt(K) eps sum|a||b|   and  sum(e_a |b| + |a| e_b)
-    sum           C sqrt(K) eps sum|x|      and  sum(e_x)
+    contraction   c(K) eps sum|a||b|        and  sum(e_a |b| + |a| e_b)
+    sum           c(K) eps sum|x|           and  sum(e_x)
     function      ulps(f) eps |y|           and  the largest change of f over the operands' intervals
+
+c(K) is 2 sqrt(K), how rounding errors behave that have nothing to do with each other (section 2.8). Sums of equal terms
+round the same way again and again: inputs with a structure of their own are judged with the worst case, K / 2.
 
 Operators are read through their structures (loops, index maps, scalar formula), composites through their expansions,
 so that a new operator needs nothing here. An infinite bound says that rounding alone may change the element as far as
@@ -17,7 +19,8 @@ it likes (a comparison near a tie, a sum that may overflow): such an element is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +34,25 @@ from opfuse.ir.structure import Access, Structure
 from opfuse.ir.types import DType
 from opfuse.report.scalar_errors import Bounded, accumulator, apply_with_errors, overflow_limit, unit
 
-C_SUM = 2.0  # sums and contractions: twice sqrt(K) eps sum|terms|; see the module's docstring
+Growth = Callable[[int], float]  # c(K)
 _CONTRACTIONS = ("matmul", "conv", "conv_transpose")
 
 
-def analyse(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Bounded]]:
-    """Float64 values of everything in `graph` (shapes are numbers), and the bounds on what native code may answer."""
+def unrelated(terms: int) -> float:
+    return 2.0 * math.sqrt(terms)
+
+
+def worst_case(terms: int) -> float:
+    return max(unrelated(terms), terms / 2)
+
+
+def analyse(
+    graph: Graph, feeds: Mapping[str, np.ndarray], growth: Growth = unrelated
+) -> tuple[dict[str, np.ndarray], dict[str, Bounded]]:
+    """Float64 values of everything in `graph` (shapes are numbers), and the bounds on what native code may answer.
+
+    `growth` is c(K): how the rounding of a sum grows with its length, `unrelated` or `worst_case`.
+    """
     wanted = [v for n in graph.nodes.values() for v in n.outputs]
     values = dict(evaluate(graph, feeds, "f64", wanted))
     for name in graph.inputs:
@@ -44,7 +60,7 @@ def analyse(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[dict[str, np
     values |= graph.constants
     state: dict[str, Bounded] = {v: Bounded(_wide(a), 0.0) for v, a in values.items() if v not in set(wanted)}
     for node in graph.nodes.values():
-        _analyse_node(graph, node, values, state)
+        _analyse_node(graph, node, values, state, growth)
     return values, {v: state[v] for v in values}
 
 
@@ -53,19 +69,21 @@ def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) if kind.is_float else array
 
 
-def _analyse_node(graph: Graph, node: Node, values: Mapping[str, np.ndarray], state: dict[str, Bounded]) -> None:
+def _analyse_node(
+    graph: Graph, node: Node, values: Mapping[str, np.ndarray], state: dict[str, Bounded], growth: Growth
+) -> None:
     """Fills in `state` for the node's outputs."""
     operator, call = get(node.op), call_of(graph, node)
     operands = [state[i] if i is not None else None for i in node.inputs]
     errors: list[np.ndarray | float]
     if node.op in _CONTRACTIONS:
-        errors = [_contraction(graph, node, operands, _wide(values[node.output]))]
+        errors = [_contraction(graph, node, operands, _wide(values[node.output]), growth)]
     elif operator.kind is Kind.COMPOSITE and operator.expand is not None:
-        errors = _composite(graph, node, operands)
+        errors = _composite(graph, node, operands, growth)
     elif (structure := structure_of(graph, node)) is not None:
-        errors = [_structured(structure, operands, call.output.dtype)]
+        errors = [_structured(structure, operands, call.output.dtype, growth)]
     else:
-        errors = [_unstructured(operands, _wide(values[v]), graph.types[v].dtype) for v in node.outputs]
+        errors = [_unstructured(operands, _wide(values[v]), graph.types[v].dtype, growth) for v in node.outputs]
     for value, error in zip(node.outputs, errors, strict=True):
         state[value] = _settled(_wide(values[value]), error, graph.types[value].dtype, operands)
 
@@ -86,7 +104,9 @@ def _settled(value: np.ndarray, error: np.ndarray | float, dtype: DType, operand
 
 
 # ---- contractions ----------------------------------------------------------------------------------------------------
-def _contraction(graph: Graph, node: Node, operands: list[Bounded | None], value: np.ndarray) -> np.ndarray:
+def _contraction(
+    graph: Graph, node: Node, operands: list[Bounded | None], value: np.ndarray, growth: Growth
+) -> np.ndarray:
     """|a||b| is summed by the operator's own oracle, on absolute values."""
     oracle, dtype = get(node.op).oracle, graph.types[node.output].dtype
     a, b = operands[0], operands[1]
@@ -106,7 +126,7 @@ def _contraction(graph: Graph, node: Node, operands: list[Bounded | None], value
             total = total + np.abs(bias.value).reshape(shape)
             added = np.asarray(bias.full()).reshape(shape) if not bias.exact else 0.0
         carried = accumulator(dtype)
-        error = C_SUM * np.sqrt(_terms(graph, node)) * 2 * unit(carried) * total + added
+        error = growth(_terms(graph, node)) * 2 * unit(carried) * total + added
         error = error + (2 * unit(dtype) * np.abs(value) if carried is not dtype else 0.0)
         if not a.exact:
             error = error + summed(a.full(), np.abs(b.value) + b.full())
@@ -133,7 +153,9 @@ def _smallest(dtype: DType) -> float:
 
 
 # ---- composites and operators without loops --------------------------------------------------------------------------
-def _composite(graph: Graph, node: Node, operands: list[Bounded | None]) -> list[np.ndarray | float]:
+def _composite(
+    graph: Graph, node: Node, operands: list[Bounded | None], growth: Growth
+) -> list[np.ndarray | float]:
     """The same analysis on what the composite expands into, starting from the operands' errors."""
     inner = Graph("composite")
     names: list[str | None] = []
@@ -148,11 +170,13 @@ def _composite(graph: Graph, node: Node, operands: list[Bounded | None]) -> list
     values = {n: o.value for n, o in state.items()}
     for part in inner.nodes.values():
         values |= zip(part.outputs, run_node(part, values, {}, wide=True), strict=True)
-        _analyse_node(inner, part, values, state)
+        _analyse_node(inner, part, values, state, growth)
     return [state[v].error for v in made]
 
 
-def _unstructured(operands: list[Bounded | None], value: np.ndarray, dtype: DType) -> np.ndarray | float:
+def _unstructured(
+    operands: list[Bounded | None], value: np.ndarray, dtype: DType, growth: Growth
+) -> np.ndarray | float:
     """Scans, ArgMax and the like: a few roundings where the operands are exact, not judged otherwise."""
     if any(o is not None and not o.exact for o in operands):
         return float("inf")
@@ -161,7 +185,7 @@ def _unstructured(operands: list[Bounded | None], value: np.ndarray, dtype: DTyp
     longest = max((max(o.value.shape, default=1) for o in operands if o is not None), default=1)
     size = max((float(np.max(np.abs(o.value), initial=0.0, where=np.isfinite(o.value))) for o in operands
                 if o is not None and o.value.dtype.kind == "f"), default=0.0)  # fmt: skip
-    return np.asarray(np.abs(value) * 8 * unit(dtype) + C_SUM * np.sqrt(longest) * 2 * unit(dtype) * longest * size)
+    return np.asarray(np.abs(value) * 8 * unit(dtype) + growth(longest) * 2 * unit(dtype) * longest * size)
 
 
 # ---- structured operators --------------------------------------------------------------------------------------------
@@ -177,7 +201,9 @@ class _Space:
         return np.arange(self.extents[k]).reshape([-1 if i == k else 1 for i in range(len(self.names))])
 
 
-def _structured(structure: Structure, operands: list[Bounded | None], dtype: DType) -> np.ndarray | float:
+def _structured(
+    structure: Structure, operands: list[Bounded | None], dtype: DType, growth: Growth
+) -> np.ndarray | float:
     axes = (*structure.axes, *structure.reduce_axes)
     space = _Space(tuple(a.name for a in axes), tuple(int(str(a.extent)) for a in axes))
     reads: list[Bounded | None] = [None] * len(structure.reads)
@@ -195,7 +221,7 @@ def _structured(structure: Structure, operands: list[Bounded | None], dtype: DTy
         result = _expression(structure.body, read, space)
         if not structure.reduce_axes:
             return _out(result, structure, space)
-        reduced = _reduce(structure, result, space, dtype)
+        reduced = _reduce(structure, result, space, dtype, growth)
         if structure.finish is not None:
             outer = len(structure.axes)
             outside = _Space(space.names[:outer], space.extents[:outer])
@@ -235,14 +261,14 @@ def _expression(x: Scalar, read: object, space: _Space) -> Bounded:
     return walk(x)
 
 
-def _reduce(structure: Structure, terms: Bounded, space: _Space, dtype: DType) -> Bounded:
+def _reduce(structure: Structure, terms: Bounded, space: _Space, dtype: DType, growth: Growth) -> Bounded:
     outer = len(structure.axes)
     over = tuple(range(outer, len(space.names)))
     value = np.broadcast_to(terms.value, space.extents)
     error = np.broadcast_to(np.asarray(terms.error, np.float64), space.extents)
     count = max(1, int(np.prod(space.extents[outer:])))
     carried = accumulator(dtype)
-    rounding = 2 * unit(carried) * C_SUM * np.sqrt(count) if dtype.is_float and count > 1 else 0.0
+    rounding = 2 * unit(carried) * growth(count) if dtype.is_float and count > 1 else 0.0
     match structure.combine:
         case "sum":
             total = np.sum(np.abs(value), axis=over, dtype=np.float64)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from zipfile import BadZipFile
 
 import numpy as np
@@ -27,11 +28,11 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Feed:
-    """Arrays for every input of the model, and what to call them in a report."""
+    """Arrays for every input of the model, and what to call them in a report. `kind` says where they come from."""
 
     name: str
     arrays: Mapping[str, np.ndarray]
-    adversarial: bool = False
+    kind: Literal["random", "adversarial", "user"] = "user"
 
 
 @dataclass(frozen=True)
@@ -192,12 +193,12 @@ def adversarial_feeds(specs: Sequence[FeedSpec]) -> Iterator[Feed]:
     for name, change in _CHANGES.items():
         if floats:
             arrays = {k: np.asarray(change(v)).astype(v.dtype) if k in floats else v for k, v in base.items()}
-            yield Feed(name, arrays, adversarial=True)
+            yield Feed(name, arrays, kind="adversarial")
     integers = [s for s in specs if not s.dtype.is_float and s.name in base]
     if integers:
         for name, high in (("least integers", False), ("greatest integers", True)):
             edges = {s.name: np.full_like(base[s.name], s.span.high if high else s.span.low) for s in integers}
-            yield Feed(name, base | edges, adversarial=True)
+            yield Feed(name, base | edges, kind="adversarial")
 
 
 def _constant_rows(x: np.ndarray) -> np.ndarray:

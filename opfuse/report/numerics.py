@@ -10,7 +10,7 @@ run that keeps everything and the model's own run must agree bit for bit, so tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,10 +22,10 @@ from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType
 from opfuse.options import Options
-from opfuse.report.error_bounds import analyse
+from opfuse.report.error_bounds import analyse, unrelated, worst_case
 from opfuse.report.feeds import Arrays, Feed
 from opfuse.report.scalar_errors import Bounded, unit
-from opfuse.report.verify_report import Distribution, OutputCheck, RegionCheck, Report
+from opfuse.report.verify_report import Distribution, OutputCheck, RegionCheck, Report, worst_of
 
 FACTOR = 3.0  # times the unfused oracle's own error
 FLOOR = 4.0  # units in the last place of the output's largest element that are always allowed
@@ -68,7 +68,7 @@ class Oracle:
 
     wide: Mapping[str, np.ndarray]
     native: Mapping[str, np.ndarray]
-    adversarial: bool = False
+    typical: bool = True  # not adversarial
 
 
 def verify(
@@ -104,7 +104,7 @@ def ask_oracle(graph: Graph, feed: Feed) -> Oracle:
     with np.errstate(all="ignore"):
         wide = evaluate(graph, feed.arrays, "f64", list(graph.outputs.values()))
         native = evaluate(graph, feed.arrays, "native", list(graph.outputs.values()))
-    return Oracle(public(graph, wide), public(graph, native), feed.adversarial)
+    return Oracle(public(graph, wide), public(graph, native), feed.kind != "adversarial")
 
 
 def public(graph: Graph, values: Mapping[str, np.ndarray]) -> Arrays:
@@ -125,7 +125,7 @@ def check_region(graph: Graph, kernel: TracedKernel, feed: Feed, values: Mapping
     part = kernel.region.subgraph(graph)
     inputs = {i: np.asarray(values[i]) if i in values else np.asarray(feed.arrays[i]) for i in part.inputs}
     with np.errstate(all="ignore"):
-        _, bounds = analyse(part, inputs)
+        _, bounds = analyse(part, inputs, unrelated if feed.kind == "random" else worst_case)
     return [
         RegionCheck(kernel.id, kernel.name, kernel.nodes, feed.name, value,
                     against_bounds(np.asarray(values[value]), bounds[value]))
@@ -158,16 +158,6 @@ def distribution(error: np.ndarray, share: np.ndarray, elements: int) -> Distrib
     return Distribution(float(error.max()), p50, p99, float(share.max()), elements, elements - error.size)
 
 
-def worst_of(checks: Iterable[RegionCheck]) -> tuple[RegionCheck, ...]:
-    """The worst feed of each region's outputs, in the order of the regions."""
-    worst: dict[tuple[str, str], RegionCheck] = {}
-    for check in checks:
-        key = (check.id, check.value)
-        if key not in worst or check.errors.share > worst[key].errors.share:
-            worst[key] = check
-    return tuple(worst.values())
-
-
 # ---- the whole model -------------------------------------------------------------------------------------------------
 def check_outputs(oracles: Mapping[str, Oracle], answers: Mapping[str, Mapping[str, np.ndarray]]) -> list[OutputCheck]:
     """One check for each feed and output."""
@@ -189,7 +179,7 @@ def _own_errors(oracles: Mapping[str, Oracle]) -> dict[str, float]:
     """
     out: dict[str, float] = {}
     for oracle in oracles.values():
-        if not oracle.adversarial:
+        if oracle.typical:
             for name, wide in oracle.wide.items():
                 relative = error_of(oracle.native[name], wide) / max(scale_of(wide), 1e-300)
                 out[name] = max(out.get(name, 0.0), relative)

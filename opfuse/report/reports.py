@@ -37,26 +37,28 @@ class Reports:
         """Of the newest variant."""
         return explain(executable.model)
 
-    def verify(
-        self, executable: Executable, *, inputs: int | None = None, data: str | Path | None = None,
-        progress: Callable[[str], None] | None = None,
-    ) -> Report:  # fmt: skip
-        """Judge the model on `inputs` random feeds and the adversarial ones, or on a folder of the user's feeds."""
-        graph = executable.graph
-        if graph is None:
-            raise OptionError(executable.interface.name, "a compiled file holds no model to compare with",
-                              "verify the ONNX file")  # fmt: skip
-        if data is not None and inputs is not None:
-            raise OptionError("--inputs", "the folder of --data says how many inputs there are", "leave one of them out")
-        name = str(executable.interface.name)
-        feeds = chosen_feeds(executable, inputs or RANDOM_FEEDS, None if data is None else Path(data))
-        parts = []
-        for variant, group in by_variant(executable, feeds).items():
-            parts.append(verify(
-                self._pipeline, specialise(graph, variant), executable.options, group,
-                run=executable, model=name, progress=progress,
-            ))  # fmt: skip
-        return reduce(Report.joined, parts)
+    def verify(self, executable: Executable, **options: Any) -> Report:
+        """See `verify_executable`."""
+        return verify_executable(self._pipeline, executable, **options)
+
+
+def verify_executable(
+    pipeline: Pipeline, executable: Executable, *, inputs: int | None = None, data: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Report:  # fmt: skip
+    """Judge the model on `inputs` random feeds and the adversarial ones, or on a folder of the user's feeds."""
+    graph, name = executable.graph, executable.interface.name
+    if graph is None:
+        raise OptionError(name, "a compiled file holds no model to compare with", "verify the ONNX file")
+    if data is not None and inputs is not None:
+        raise OptionError("--inputs", "the folder of --data says how many inputs there are", "leave one of them out")
+    feeds = chosen_feeds(executable, inputs or RANDOM_FEEDS, None if data is None else Path(data))
+    parts = [
+        verify(pipeline, specialise(graph, variant), executable.options, group, run=executable, model=name,
+               progress=progress)
+        for variant, group in by_variant(executable, feeds).items()
+    ]  # fmt: skip
+    return reduce(Report.joined, parts)
 
 
 def chosen_feeds(executable: Executable, count: int, folder: Path | None) -> list[Feed]:
@@ -64,7 +66,7 @@ def chosen_feeds(executable: Executable, count: int, folder: Path | None) -> lis
         optional = [i.name for i in executable.inputs if i.optional]
         return folder_feeds([i.name for i in executable.inputs], folder, optional)
     specs = specs_of(executable)
-    return [*(Feed(f"random {k}", random_feed(specs, k)) for k in range(count)), *adversarial_feeds(specs)]
+    return [*(Feed(f"random {k}", random_feed(specs, k), "random") for k in range(count)), *adversarial_feeds(specs)]
 
 
 def by_variant(executable: Executable, feeds: Iterable[Feed]) -> dict[Variant, list[Feed]]:

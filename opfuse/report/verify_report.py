@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -59,6 +59,16 @@ class OutputCheck:
     allowed: float
 
 
+def worst_of(checks: Iterable[RegionCheck]) -> tuple[RegionCheck, ...]:
+    """The worst feed of each region's outputs, in the order of the regions."""
+    worst: dict[tuple[str, str], RegionCheck] = {}
+    for check in checks:
+        key = (check.id, check.value)
+        if key not in worst or check.errors.share > worst[key].errors.share:
+            worst[key] = check
+    return tuple(worst.values())
+
+
 @dataclass(frozen=True)
 class Guilty:
     """What makes the model wrong, and how to do without it."""
@@ -97,7 +107,8 @@ class Report:
 
     def joined(self, other: Report) -> Report:
         """Of the same model, on feeds of other shapes."""
-        return Report(self.model, self.feeds + other.feeds, self.outputs + other.outputs, self.regions + other.regions,
+        return Report(self.model, self.feeds + other.feeds, self.outputs + other.outputs,
+                      worst_of(self.regions + other.regions),
                       self.repeatable and other.repeatable, self.guilty + other.guilty)  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:

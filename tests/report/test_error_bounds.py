@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph
 from opfuse.ir.ops import Kind, Sample, operators
 from opfuse.ir.types import DType, TensorType
-from opfuse.report.error_bounds import analyse
+from opfuse.report.error_bounds import analyse, worst_case
 from opfuse.report.numerics import against_bounds
 
 SAMPLES = [
@@ -52,7 +53,9 @@ def test_every_operator_in_its_own_types_stays_within_its_bound(name: str, numbe
             assert found.unjudged < max(1, found.elements), f"nothing of {value} is judged"
 
 
-def emit(*steps: tuple[str, tuple[str, ...], dict[str, object]], **inputs: np.ndarray) -> tuple[Graph, dict[str, np.ndarray]]:
+def emit(
+    *steps: tuple[str, tuple[str, ...], dict[str, object]], **inputs: np.ndarray
+) -> tuple[Graph, dict[str, np.ndarray]]:
     """A graph of steps (operator, inputs, attributes); each step's output is called like its operator."""
     graph = Graph("made")
     for name, array in inputs.items():
@@ -80,6 +83,16 @@ def test_a_missing_term_of_a_sum_is_found() -> None:
     graph, feeds = emit(("matmul", ("a", "b"), {}), a=a, b=b)
     assert judged(graph, feeds, a @ b) <= 1
     assert judged(graph, feeds, a[:, :-1] @ b[:-1]) > 10
+
+
+def test_a_sum_of_equal_terms_rounds_with_a_bias_within_the_worst_case() -> None:
+    """Added one after another, 0.1 a 20,000 times is off by more than unrelated roundings could make it."""
+    x = np.full((1, 20000), 0.1, np.float32)
+    graph, feeds = emit(("reduce_sum", ("x",), {"axes": (1,), "keepdims": False}), x=x)
+    one_by_one = np.cumsum(x, axis=1, dtype=np.float32)[:, -1]
+    assert judged(graph, feeds, one_by_one) > 1
+    _, bounds = analyse(graph, feeds, worst_case)
+    assert against_bounds(one_by_one, bounds[graph.outputs["y"]]).passed
 
 
 def test_a_matmul_in_half_precision_is_found() -> None:

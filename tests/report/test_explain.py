@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from opfuse.decision import Decision, Ledger
 from opfuse.ir.types import DType
 from opfuse.plan.plan import Place, Value

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
-from opfuse.report.feeds import adversarial_feeds, file_stem, folder_feeds, feed_specs, load_npy, random_feed
+from opfuse.report.feeds import adversarial_feeds, feed_specs, file_stem, folder_feeds, load_npy, random_feed
 
 
 def embedding(rows: int = 11, positions: int = 5) -> Graph:
-    """ids gather from `rows`, then (shifted by 2) from `positions`; mask becomes a float; flag is a boolean; x a float."""
+    """ids gather from `rows`, places (shifted by 2) from `positions`; mask becomes a float; x is a float."""
     g = Graph("embedding")
     g.add_input("ids", TensorType(DType.I64, (2, 6)))
     g.add_input("places", TensorType(DType.I32, (2, 6)))

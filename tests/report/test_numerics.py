@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from opfuse.decision import Decision, Ledger
 from opfuse.fuse.region import Region
 from opfuse.ir.evaluate import evaluate
@@ -25,8 +26,8 @@ def mlp() -> Graph:
     generator = np.random.default_rng(0)
     g = Graph("mlp")
     g.add_input("x", TensorType(DType.F32, (4, 32)))
-    w, v = (g.add_constant(generator.standard_normal(s).astype(np.float32), n) for s, n in (((32, 64), "w"), ((64, 8), "v")))
-    b = g.add_constant(generator.standard_normal(64).astype(np.float32), "b")
+    shapes = {"w": (32, 64), "v": (64, 8), "b": (64,)}
+    w, v, b = (g.add_constant(generator.standard_normal(s).astype(np.float32), n) for n, s in shapes.items())
     first = g.emit("matmul", ["x", w], name="first", origin=("dense_1",))
     biased = g.emit("add", [first, b], name="biased", origin=("bias_1",))
     active = g.emit("gelu", [biased], name="active", origin=("gelu_1",))
@@ -99,7 +100,7 @@ class NumPyPipeline:
 
 def feeds_of(graph: Graph) -> list[Feed]:
     specs = feed_specs(graph)
-    return [*(Feed(f"random {k}", random_feed(specs, k)) for k in range(2)), *adversarial_feeds(specs)]
+    return [*(Feed(f"random {k}", random_feed(specs, k), "random") for k in range(2)), *adversarial_feeds(specs)]
 
 
 @pytest.fixture

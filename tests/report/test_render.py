@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from opfuse.report.render import common_prefix, count, names_in, plain, ratio, seconds, shorten, size, table
 
 
@@ -45,7 +46,8 @@ def test_common_prefixes_end_at_separators() -> None:
 
 
 @pytest.mark.parametrize(("width", "text"), [
-    (40, "conv1, relu1, add1"), (17, "conv1, relu1 +1"), (15, "conv1, relu1 +1"), (14, "conv1 +2"), (8, "conv1 +2"), (7, "c…v1 +2"),
+    (40, "conv1, relu1, add1"), (17, "conv1, relu1 +1"), (15, "conv1, relu1 +1"), (14, "conv1 +2"), (8, "conv1 +2"),
+    (7, "c…v1 +2"),
 ])  # fmt: skip
 def test_as_many_names_as_fit(width: int, text: str) -> None:
     assert names_in(["conv1", "relu1", "add1"], width) == text
