@@ -110,6 +110,8 @@ def _storage_bytes(
             if value is None or not isinstance(size, int):
                 continue
             root = roots.get(value, value)
+            if root not in kinds:
+                raise ValueError(f"no kernel makes {value!r}, which kernel {kernel.name!r} reads")
             if size > out.get(root, 0) and kinds.get(root) != "arena":
                 raise ValueError(f"kernel {kernel.name!r}: {value!r} has {out.get(root, 0)} bytes, its buffer {size}")
             out[root] = max(out.get(root, 0), size)

@@ -57,7 +57,7 @@ class Interface:
         return ", ".join(map(str, self.inputs)) or "none"
 
     def bindings(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """Numbers for the symbols that the shapes determine. InputError where two shapes, or shape and model, disagree."""
+        """Numbers for the symbols that the shapes determine. InputError where they do not fit together or the model."""
         found: dict[str, int] = {}
         source: dict[str, str] = {}
         for name, shape in shapes.items():

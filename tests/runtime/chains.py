@@ -7,7 +7,7 @@ the other end, so a missing barrier or an early reuse of bytes gives wrong numbe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -66,7 +66,8 @@ class Chain:
         program, text = mix_program(n), mix_text(f"mix_{number}", n)
         arguments = {"x": x, "y": y, "out": out}
         cost = Cost(seconds, 12 * n, 3 * n)
-        self.kernels.append(TileKernel("mix", region, program, Schedule(), arguments, cost, "hand", region.origin(self.graph)))
+        origin = region.origin(self.graph)
+        self.kernels.append(TileKernel("mix", region, program, Schedule(), arguments, cost, "hand", origin))
         self.printed[number] = (Printed(f"mix_{number}", ("x", "y", "out"), (), n // TILE, 64, text),)
         return out
 
@@ -100,8 +101,6 @@ class Chain:
 
     def regions(self) -> None:
         """Regions know their readers only when the graph is whole: make them anew."""
-        from dataclasses import replace
-
         for k, kernel in enumerate(self.kernels):
             names = kernel.region.nodes
             made = tuple(v for n in names for v in self.graph.nodes[n].outputs)

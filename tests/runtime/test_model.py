@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +66,6 @@ def test_outputs_that_are_an_input_a_constant_a_view_or_shown_twice() -> None:
 
 
 def test_a_host_step_may_return_its_own_input_or_a_view_of_it() -> None:
-    from dataclasses import replace
-
     chain = Chain()
     x = chain.input("x", 64)
     a = chain.mix(x, x)
@@ -83,13 +82,12 @@ def test_a_host_step_may_return_its_own_input_or_a_view_of_it() -> None:
 
 
 def test_a_host_step_with_a_wrong_result_is_named() -> None:
-    from dataclasses import replace
-
     chain = Chain()
     x = chain.input("x", 64)
     chain.show(chain.mix(chain.on_host(x, x), x))
     good = chain.host_kernels[0]
-    for function, text in ((lambda arrays: [], "made 0 values"), (lambda arrays: [arrays[0].astype(np.float64)], "float64")):
+    wrong_type = lambda arrays: [arrays[0].astype(np.float64)]  # noqa: E731
+    for function, text in ((lambda arrays: [], "made 0 values"), (wrong_type, "float64")):
         chain.kernels[0] = chain.host_kernels[0] = replace(good, function=function)
         with pytest.raises(OpfuseError, match=text):
             chain.compile().run([np.zeros(64, np.float32)])
