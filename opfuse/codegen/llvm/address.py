@@ -218,14 +218,25 @@ class Addresses(Frame):
         step = math.gcd(multiple(start), layout.panel) or layout.panel
         if not 0 <= shift % layout.panel < step:  # adding the shift might carry into the next panel
             start, shift = self.e.add(start, shift), 0
+        if i.vector is not None or (i.lane != 0 and not self._in_one_block(self.e.add(start, shift), layout.panel)):
+            return self._plain(buffer, self._across_panels(places, layout), list(layout.strides))
         panel = self.e.div(start, layout.panel)
         inside = self.e.rem(start, layout.panel)
         packed = Linear(
             [(panel, layout.panel_stride), (inside, 1)],
-            shift // layout.panel * layout.panel_stride + shift % layout.panel, i.lane, i.vector,
+            shift // layout.panel * layout.panel_stride + shift % layout.panel, i.lane,
         )  # fmt: skip
         others = [packed if d == layout.axis else p for d, p in enumerate(places)]
         return self._plain(buffer, others, list(layout.strides))
+
+    def _across_panels(self, places: Sequence[Linear], layout: PackedLayout) -> list[Linear]:
+        """Lanes that may lie in two panels: each lane's place is worked out by itself."""
+        i = places[layout.axis]
+        lanes = self.along_lanes(self.total(i), i.lane, i.vector)
+        size = self.v.splat_int(layout.panel, lanes.dtype)
+        whole = self.v.mul(self.v.op("udiv", lanes, size), self.v.splat_int(layout.panel_stride, lanes.dtype))
+        packed = Linear(vector=self.v.add(whole, self.v.op("urem", lanes, size)))
+        return [packed if d == layout.axis else p for d, p in enumerate(places)]
 
     # ---- places outside of the buffer ----------------------------------------------------------------------------------
     def _guards(

@@ -161,33 +161,35 @@ class Emit:
         return self._arith("mul nsw", a, b, multiple(a) * multiple(b))
 
     def div(self, a: Integer, b: Integer) -> Integer:
-        """a // b for a >= 0; a divisor known only at run time may be 0 in code that is never reached, and is then taken as 1."""
+        """a // b for a >= 0. A divisor may be 0 in code that is never reached, and is then taken as 1."""
+        b = self._divisor(b)
         if isinstance(a, int) and isinstance(b, int):
             return a // b
         if b == 1:
             return a
         exact = isinstance(b, int) and multiple(a) % b == 0
-        return self._arith("udiv", a, self._divisor(b), multiple(a) // b if exact and isinstance(b, int) else 1)
+        return self._arith("udiv", a, b, multiple(a) // b if exact and isinstance(b, int) else 1)
 
     def rem(self, a: Integer, b: Integer) -> Integer:
         """a % b for a >= 0."""
+        b = self._divisor(b)
         if isinstance(a, int) and isinstance(b, int):
             return a % b
         if isinstance(b, int) and multiple(a) % b == 0:
             return 0
-        return self._arith("urem", a, self._divisor(b), math.gcd(multiple(a), multiple(b)))
+        return self._arith("urem", a, b, math.gcd(multiple(a), multiple(b)))
 
     def floor_div(self, a: Integer, b: Integer) -> Integer:
         """a // b rounding down, for any a and for b > 0."""
+        b = self._divisor(b)
         if isinstance(a, int) and isinstance(b, int):
             return a // b
-        b = self._divisor(b)
         quotient = self._arith("sdiv", a, b, 1)
         below = self.compare("slt", self.sub(a, self.mul(quotient, b)), 0)
         return self.choose(below, self.sub(quotient, 1), quotient)
 
     def _divisor(self, b: Integer) -> Integer:
-        return b if isinstance(b, int) else self.most(b, 1)
+        return self.most(b, 1)
 
     def ceil_div(self, a: Integer, b: int) -> Integer:
         return self.div(self.add(a, b - 1), b)

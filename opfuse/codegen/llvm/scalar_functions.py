@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from opfuse.codegen.llvm import vector_math
 from opfuse.codegen.llvm.emit import Value
-from opfuse.codegen.llvm.vectors import Vectors
+from opfuse.codegen.llvm.vectors import HALVES, Vectors
 from opfuse.decision import Refusal
 from opfuse.ir.scalar import FUNCTIONS, Apply, Scalar, walk
 from opfuse.ir.types import DType
@@ -53,8 +53,13 @@ def _mod(v: Vectors, x: Sequence[Value]) -> Value:
 
 def _floordiv(v: Vectors, x: Sequence[Value]) -> Value:
     a, b = x
+    if a.dtype is DType.F32:  # a quotient of floats that is not whole is not rounded to a whole double
+        wide = [v.convert(a, DType.F64), v.convert(b, DType.F64)]
+        return v.convert(v.floor(v.div(*wide)), a.dtype)
     if a.dtype.is_float:
-        return v.floor(v.div(a, b))
+        q = v.floor(v.div(a, b))
+        past = v.mul(v.fma(v.negative(q), b, a), v.intrinsic("copysign", v.like(1.0, b), b))
+        return v.select(v.compare("lt", past, v.like(0.0, a)), v.sub(q, v.like(1.0, q)), q)
     q = _divide(v, a, b)
     if not a.dtype.is_signed:
         return q
@@ -132,14 +137,17 @@ COSTLY = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", "pow",
 
 
 def apply_function(v: Vectors, x: Apply, args: Sequence[Value]) -> Value:
+    """One application. Half-precision operands, held as floats, are computed with as floats; the result is rounded."""
     if x.function == "cast":
         return v.convert(args[0], x.dtype)
-    if x.function == "pow" and args[0].dtype.is_float and (power := _small_power(x.args[1])):
-        total = args[0]
+    wide = [Value(a.text, DType.F32, a.lanes) if a.dtype in HALVES else a for a in args]
+    if x.function == "pow" and wide[0].dtype.is_float and (power := _small_power(x.args[1])):
+        made = wide[0]
         for _ in range(power - 1):
-            total = v.mul(total, args[0])
-        return v.rounded(total)
-    return v.rounded(EMITTERS[x.function](v, args))
+            made = v.mul(made, wide[0])
+    else:
+        made = EMITTERS[x.function](v, wide)
+    return v.rounded(Value(made.text, x.dtype, made.lanes)) if x.dtype in HALVES else made
 
 
 def _small_power(exponent: Scalar) -> int:
