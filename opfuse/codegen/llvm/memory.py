@@ -93,13 +93,30 @@ class Memory(Addresses):
             self.e.line(f"store {type_} {self.v.first(raw)}, ptr {a.pointer.text}, align {dtype.bytes}")
         elif a.offsets is None and a.lane == 1 and mask is None:
             self.e.line(f"store {vector} {raw.text}, ptr {a.pointer.text}, align {dtype.bytes}")
-        elif a.offsets is None and a.lane == 1:
-            call = f"call void @llvm.masked.store.v{lanes}{_suffix(type_)}.p0({vector} {raw.text}, "
-            self.e.line(f"{call}ptr align {dtype.bytes} {a.pointer.text}, {mask})")
+        elif a.offsets is None and a.lane == 1 and mask is not None:
+            self._store_masked(a.pointer, raw, mask, dtype)
         else:
             every = mask or Value("splat (i1 true)", DType.BOOL, lanes)
             call = f"call void @llvm.masked.scatter.v{lanes}{_suffix(type_)}.v{lanes}p0({vector} {raw.text}, "
             self.e.line(f"{call}<{lanes} x ptr> align {dtype.bytes} {self._places(a, type_)}, {every})")
+
+    def _store_masked(self, pointer: Handle, raw: Value, mask: Value, dtype: DType) -> None:
+        """The first lanes only.
+
+        LLVM 22 turns a masked store of one lane, by a constant mask, into a scalar store, and where the value was narrowed
+        just before it stores the wide element. So a lane that would stand alone in a register is stored by itself.
+        """
+        type_, lanes = MEMORY[dtype], self.v.lanes
+        count = self.v.constant_lanes(mask)
+        if count % 4 == 1 and not dtype.is_float:
+            place = self.e.op(f"getelementptr {type_}, ptr {pointer.text}, i64 {count - 1}")
+            last = self.e.op(f"extractelement {raw}, i64 {count - 1}")
+            self.e.line(f"store {type_} {last}, ptr {place}, align {dtype.bytes}")
+            if count == 1:
+                return
+            mask = self.v.lanes_below(count - 1) or mask
+        call = f"call void @llvm.masked.store.v{lanes}{_suffix(type_)}.p0(<{lanes} x {type_}> {raw.text}, "
+        self.e.line(f"{call}ptr align {dtype.bytes} {pointer.text}, {mask})")
 
     # ---- scratch -----------------------------------------------------------------------------------------------------
     def _local(self, t: Tile, shift: Shift) -> tuple[Handle, int, DType]:

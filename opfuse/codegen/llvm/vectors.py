@@ -91,6 +91,10 @@ class Vectors:
         mask = self.e.pure(depth(clipped), f"icmp slt {bound.type} {self.iota().text}, {bound.text}")
         return Value(mask, DType.BOOL, self.lanes)
 
+    def constant_lanes(self, mask: Value) -> int:
+        """How many lanes a constant mask of the first lanes holds; 0 for a mask computed at run time."""
+        return mask.text.count("i1 1")
+
     # ---- arithmetic --------------------------------------------------------------------------------------------------
     def op(self, instruction: str, a: Value, b: Value) -> Value:
         return self.e.value(f"{instruction} {a}, {b.text}", a.dtype, a.lanes)
