@@ -36,6 +36,7 @@ from opfuse.runtime.pool import native_runtime, runtime_key
 from opfuse.target import Rates, Target, host_features
 
 Parts = dict[str, Any]
+_OBJECT_HEAD = 20  # bytes that object files of one machine have in common (ELF: class, byte order, kind, machine)
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,14 @@ def _load(container: Container, entry: Mapping[str, Any], present: frozenset[str
     if weights.nbytes != plan.weights_bytes:
         problem = f"the weights have {weights.nbytes} bytes, the plan wants {plan.weights_bytes}"
         raise ArtifactError(str(container.path), problem, code="artifact-content")
+    object_code = container.part(entry["object"]).tobytes()
+    if object_code[:_OBJECT_HEAD] != native_runtime().object_code[:_OBJECT_HEAD]:
+        # LLVM's loader crashes on what is no object file at all
+        raise ArtifactError(str(container.path), "its object code is of another kind", code="artifact-content")
     by_number = {k.number: k for k in plan.kernels}
     hosts = {h["number"]: _load_host(container, h, by_number[h["number"]]) for h in entry["hosts"]}
     model = CompiledModel(
-        plan, container.part(entry["object"]).tobytes(), weights, Ledger.from_json(entry["ledger"]), target=target,
+        plan, object_code, weights, Ledger.from_json(entry["ledger"]), target=target,
         host_kernels=hosts,
     )  # fmt: skip
     variant = Variant(tuple((s, n) for s, n in entry["bindings"]), tuple(entry["fed"]))

@@ -19,6 +19,7 @@ import numpy as np
 
 from opfuse.errors import InputError, OpfuseError
 from opfuse.ir.graph import Graph
+from opfuse.ir.ops.definition import OperatorError
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
 from opfuse.runtime.archive import Variant, write_archive
@@ -169,11 +170,18 @@ class Executable:
             if variant not in self._variants:
                 if self._source is None:
                     raise self._not_stored(variant)
-                self._variants[variant] = self._source.build(specialise(self._source.graph, variant))
+                self._variants[variant] = self._source.build(self._specialised(self._source.graph, variant))
             model = self._variants[variant]
         if self._fixed and [p.name for p in model.plan.inputs] == self._names:
             self._only = model
         return model
+
+    def _specialised(self, graph: Graph, variant: Variant) -> Graph:
+        try:
+            return specialise(graph, variant)
+        except OperatorError as error:
+            problem = f"these shapes do not fit the model ({variant}): {error}"
+            raise InputError(self._names[0] if self._names else "-", problem, code="input-shape") from error
 
     def _not_stored(self, variant: Variant) -> InputError:
         stored = "; ".join(str(v) for v in self._variants)

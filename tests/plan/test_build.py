@@ -1,4 +1,4 @@
-"""Whole plans of random graphs, checked from the plan's own data by a memory model that shares no code with the planner."""
+"""Whole plans of random graphs, checked from the plan's data by a memory model that shares no code with the planner."""
 
 from __future__ import annotations
 
@@ -187,7 +187,8 @@ def with_weight(chain: Chain, out: str, packing: Packing | None) -> None:
             y = kernel.program.buffer("y")
             buffers = tuple(replace(b, role="weight") if b == y else b for b in kernel.program.buffers)
             pack = {"y": packing} if packing else {}
-            chain.kernels[k] = replace(kernel, program=replace(kernel.program, buffers=buffers), schedule=Schedule(pack=pack))
+            program = replace(kernel.program, buffers=buffers)
+            chain.kernels[k] = replace(kernel, program=program, schedule=Schedule(pack=pack))
 
 
 def test_a_constant_is_packed_once_for_each_packing() -> None:
