@@ -89,6 +89,7 @@ class _Walk:
         self.whole: set[str] = set()  # axes that a tile must hold whole
         self.loops: set[str] = set()
         self.points: set[str] = set()  # loop axes that go in single steps: no tile lists them
+        self.depends: dict[str, frozenset[str]] = {}  # tile -> every axis that its value depends on, points too
         self.buffers: dict[str, Buffer] = {}
         self.scopes = [_Scope(None)]
         self.counter = 0
@@ -105,7 +106,14 @@ class _Walk:
     def fresh_tile(self, hint: str, index: frozenset[str], dtype: DType) -> Tile:
         self.counter += 1
         axes = tuple(a for a in self.axes.values() if a.name in index and a.name not in self.points)
-        return Tile(f"{hint}{self.counter}", axes, dtype)
+        tile = Tile(f"{hint}{self.counter}", axes, dtype)
+        self.depends[tile.name] = index
+        return tile
+
+    def dependence(self, value: Scalar) -> frozenset[str]:
+        """Every axis that an expression depends on."""
+        names = frozenset(x.axis for x in walk(value) if isinstance(x, Position))
+        return names.union(*(self.depends[x.name] for x in walk(value) if isinstance(x, Tile)))
 
     def buffer(self, value: str) -> Buffer:
         if value not in self.buffers:
@@ -258,8 +266,7 @@ class _Walk:
                 result = self.guarded(node, structure, index, pad)
             else:
                 result = self.produce(node, structure, index, pad)
-        names = names | (frozenset(a.name for a in result.axes) if isinstance(result, Tile) else frozenset())
-        self.scope_for(names).memo[key] = result
+        self.scope_for(names | self.dependence(result)).memo[key] = result
         return result
 
     def load(self, value: str, index: tuple[Index, ...], pad: Const | None) -> Scalar:
@@ -273,13 +280,11 @@ class _Walk:
         return out
 
     def gathered_axes(self, index: tuple[Index, ...]) -> frozenset[str]:
-        tiles = {t.source for i in index for t, _ in i.terms if isinstance(t, Gathered)}
-        return frozenset(a.name for scope in self.scopes for s in scope.statements
-                         if isinstance(s, (Load, Map)) and s.out.name in tiles for a in s.out.axes)  # fmt: skip
+        tiles = [t.source for i in index for t, _ in i.terms if isinstance(t, Gathered)]
+        return frozenset().union(*(self.depends[t] for t in tiles if isinstance(t, str)))
 
     def map(self, hint: str, value: Scalar, extra: frozenset[str] = frozenset()) -> Tile:
-        names = frozenset(a.name for x in walk(value) if isinstance(x, Tile) for a in x.axes)
-        names |= frozenset(x.axis for x in walk(value) if isinstance(x, Position)) | extra
+        names = self.dependence(value) | extra
         out = self.fresh_tile(hint, names, value.dtype)
         self.emit(Map(out, value), names)
         return out
@@ -373,7 +378,7 @@ class _Walk:
         tile = self.remembered(key)
         if tile is None:
             tile = self.map("at", bounded)
-            self.scope_for(frozenset(a.name for a in tile.axes)).memo[key] = tile
+            self.scope_for(self.depends[tile.name]).memo[key] = tile
         assert isinstance(tile, Tile)
         return Gathered(tile.name)
 
@@ -411,8 +416,8 @@ class _Walk:
         names = frozenset(a.name for a in over)
         tile = body if isinstance(body, Tile) and names <= {a.name for a in body.axes} else self.map("r", body, names)
         assert s.combine is not None
-        out = self.fresh_tile("s", frozenset(a.name for a in tile.axes) - names, tile.dtype)
-        self.emit(Reduce(out, s.combine, tile, tuple(over)), frozenset(a.name for a in out.axes))
+        out = self.fresh_tile("s", self.depends[tile.name] - names, tile.dtype)
+        self.emit(Reduce(out, s.combine, tile, tuple(over)), self.depends[out.name])
         return out
 
     def shared_axis(self, a: Axis, used: frozenset[str]) -> Axis:
@@ -491,7 +496,7 @@ class _Walk:
         a_tile, b_tile = self.operand(node, s, 0, inner), self.operand(node, s, 1, inner)
         if not (isinstance(a_tile, Tile) and isinstance(b_tile, Tile)):
             raise Refused("constant-operand", f"{node.op} multiplies by a single number", node=node.name)
-        names &= frozenset(x.name for t in (a_tile, b_tile) for x in t.axes)
+        names &= self.depends[a_tile.name] | self.depends[b_tile.name]
         carried = [self.fresh_tile("acc", names, a_tile.dtype) for _ in opened]
         last = self.fresh_tile("acc", names, a_tile.dtype)
         self.scopes[-1].statements.append(Dot(last, carried[-1], a_tile, b_tile, opened[-1]))
@@ -539,11 +544,11 @@ class _Walk:
         a_tile, b_tile = self.operand(node, s, 0, inner), self.operand(node, s, 1, inner)
         a_tile = a_tile if isinstance(a_tile, Tile) else self.map("a", a_tile, frozenset((shared.name,)))
         b_tile = b_tile if isinstance(b_tile, Tile) else self.map("b", b_tile, frozenset((shared.name,)))
-        names = (frozenset(x.name for t in (a_tile, b_tile) for x in t.axes) - {shared.name}) & used
+        names = (self.depends[a_tile.name] | self.depends[b_tile.name]) & used - {shared.name}
         for t, r in ((a_tile, s.reads[0]), (b_tile, s.reads[1])):
             if self.computed(node.inputs[r.operand]):
                 # columns that the operand does not depend on must stand in one tile, or it is made again for each
-                self.whole |= names - {x.name for x in t.axes}
+                self.whole |= names - {x.name for x in t.axes} - self.points
         zero = self.map("z", const(0, a_tile.dtype), names)
         out = self.fresh_tile("d", names, a_tile.dtype)
         self.emit(Dot(out, zero, a_tile, b_tile, shared), names)
