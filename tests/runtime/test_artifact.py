@@ -75,9 +75,12 @@ def test_it_loads_in_a_fresh_process_after_it_was_replaced(chain: Chain, saved: 
     save(saved, executable(chain))  # the running model keeps its own bytes
     feeds = feeds_of(chain, np.random.default_rng(0))
     np.testing.assert_array_equal(next(iter(held(feeds).values())), chain.expected(feeds)[0])
-    np.savez(saved.with_suffix(".npz"), **feeds)
-    code = f"import numpy as np; from opfuse.runtime.artifact import load; exe = load({str(saved)!r}); " \
-           f"print(next(iter(exe(dict(np.load({str(saved.with_suffix('.npz'))!r}))).values())).tobytes().hex())"  # fmt: skip
+    inputs = saved.with_suffix(".npz")
+    np.savez(inputs, **feeds)
+    code = (
+        f"import numpy as np; from opfuse.runtime.artifact import load; feeds = dict(np.load({str(inputs)!r})); "
+        f"outputs = load({str(saved)!r})(feeds); print(next(iter(outputs.values())).tobytes().hex())"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -152,7 +155,10 @@ def test_a_file_cut_anywhere_is_found(saved: Path, tmp_path: Path) -> None:
         assert caught.value.code in ("artifact-truncated", "artifact-foreign"), size
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04" + b"\0" * 100, b"\x08\x07onnx" * 50, b"hello", b"\x80\x04pickle" * 20])
+FOREIGN = (b"PK\x03\x04" + b"\0" * 100, b"\x08\x07onnx" * 50, b"hello", b"\x80\x04pickle" * 20)
+
+
+@pytest.mark.parametrize("content", FOREIGN)
 def test_a_foreign_file(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model.opf"
     path.write_bytes(content)
@@ -170,7 +176,8 @@ def test_a_newer_format(saved: Path) -> None:
     data = bytearray(saved.read_bytes())
     struct.pack_into("<I", data, 8, container.FORMAT + 1)
     saved.write_bytes(data)
-    with pytest.raises(ArtifactError, match=f"has the format {container.FORMAT + 1}, this opfuse reads {container.FORMAT}"):
+    says = f"has the format {container.FORMAT + 1}, this opfuse reads {container.FORMAT}"
+    with pytest.raises(ArtifactError, match=says):
         load(saved)
 
 
