@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from opfuse.decision import Decision, Ledger, Refusal
@@ -22,13 +22,14 @@ from opfuse.ir.check import check
 from opfuse.ir.graph import Graph, Node, user_names
 from opfuse.options import Options
 from opfuse.rewrite.draft import Draft
-from opfuse.rewrite.pattern import Match, depth, match, root_operators
+from opfuse.rewrite.pattern import CONSTANT, Match, Need, depth, least_operators, match, needs
 from opfuse.rewrite.rule import Rule, objection
 from opfuse.rewrite.rules import PASSES, Pass
 
 MAX_ROUNDS = 12
 STEPS_PER_NODE = 40  # a bound no sound list of rules comes near
 IDENTIFIER_LENGTH = 10  # of Decision.id
+NEAR = 4  # operators that must fit for a near miss: fewer stand in any model
 
 
 def rewrite(graph: Graph, options: Options, ledger: Ledger, passes: Sequence[Pass] = PASSES) -> Graph:
@@ -43,7 +44,7 @@ def rewrite(graph: Graph, options: Options, ledger: Ledger, passes: Sequence[Pas
             work.run(one)
         if work.steps == before:
             break
-    work.tell(passes)
+    work.tell()
     return work.graph
 
 
@@ -85,23 +86,24 @@ class _Plan:
         return Decision("rewrite", self.rule.name, user_names(self.match.trail), outcome, reason, code, facts)
 
 
-@dataclass
 class _Index:
     """The rules of a pass by the operator of their root, in the order of the list."""
 
-    rules: tuple[Rule, ...]
-    by_operator: dict[str, list[Rule]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(rules: Iterable[Rule]) -> _Index:
-        return _Index(tuple(rules))
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._needs: dict[str, tuple[Need, ...]] = {r.name: needs(r.before) for r in self.rules}
+        self._by_operator: dict[str, list[Rule]] = {}
 
     def __getitem__(self, operator: str) -> list[Rule]:
-        found = self.by_operator.get(operator)
+        found = self._by_operator.get(operator)
         if found is None:
-            roots = [(r, root_operators(r.before)) for r in self.rules]
-            found = self.by_operator[operator] = [r for r, ops in roots if ops is None or operator in ops]
+            found = [r for r in self.rules if any(not n.root or operator in n.root for n in self._needs[r.name])]
+            self._by_operator[operator] = found
         return found
+
+    def may_match(self, rule: Rule, operator: str, makers: frozenset[str]) -> bool:
+        """A quick look before the search: no where the operands of the pattern's root are made by other operators."""
+        return any(n.met(operator, makers) for n in self._needs[rule.name])
 
 
 class _Rewriter:
@@ -118,24 +120,34 @@ class _Rewriter:
         self._touched_at: dict[str, int] = {}  # node -> clock of the last change that it could see
         self._settled_at: dict[str, int] = {}  # rule -> clock at which it fired nowhere
         self._said: list[Decision] = []  # decisions of the pass that runs, for the ledger once the pass stands
+        self._refused: dict[tuple[str, str], Decision] = {}  # (rule, value of the root): what the user may want to know
         self._blocked: set[tuple[str, str]] = set()  # (rule, value of the root): undone or switched off there
 
     # ---- passes ------------------------------------------------------------------------------------------------------
     def run(self, one: Pass) -> None:
-        index = _Index.of(r for r in one.rules if self._admitted(r))
+        index = _Index(r for r in one.rules if self._admitted(r))
         saved, blocked, steps = self.graph.copy(), set(self._blocked), self.steps
-        self._sweep(index, careful=False)
-        if self.steps != steps and self._settle():
+        if self._broken_by(index, steps):
             self.graph.restore(saved)
             self._said.clear()
             self._blocked, self.steps = blocked, steps
             self.forget()
             self._sweep(index, careful=True)
             self._settle()
+        self._listen(index)
         self._settled_at.update(dict.fromkeys((r.name for r in index.rules), self._clock))
         for decision in self._said:
             self.ledger.add(decision)
         self._said.clear()
+
+    def _broken_by(self, index: _Index, steps: int) -> str:
+        """Run the rules unchecked, then check the graph once; the problem where there is one."""
+        try:
+            self._sweep(index, careful=False)
+        except Exception as error:  # a rule that wrote into the graph itself may leave anything behind
+            return f"{type(error).__name__}: {error}"
+        undone = any(d.outcome == "undone" for d in self._said)
+        return self._settle() if undone or self.steps != steps else ""
 
     def forget(self) -> None:
         """Try every rule on every node again: what a rule reads besides its match may have changed too."""
@@ -165,16 +177,22 @@ class _Rewriter:
             node = self.graph.nodes.get(name)
             if node is None:
                 continue
-            seen = self._touched_at.get(name, 0)
+            seen, makers = self._touched_at.get(name, 0), self._makers(node)
             for rule in index[node.op]:
-                if seen <= self._settled_at.get(rule.name, -1):
+                if seen <= self._settled_at.get(rule.name, -1) or not index.may_match(rule, node.op, makers):
                     continue
-                plan = self._propose(rule, node)
+                plan = self._propose_carefully(rule, node) if careful else self._propose(rule, node)
                 if isinstance(plan, _Plan) and self._take(plan, careful):
                     again = self._touched(plan)
                     queue += (n for n in again if n not in queued)
                     queued.update(again)
                     break
+
+    def _makers(self, node: Node) -> frozenset[str]:
+        """The operators that make the node's operands."""
+        g = self.graph
+        made = (CONSTANT if i in g.constants else p.op if (p := g.producer(i)) is not None else "" for i in node.reads)
+        return frozenset(made)
 
     def _touched(self, plan: _Plan) -> dict[str, None]:
         """Nodes that may match now: what came in, and what follows operands and results, as far as patterns see."""
@@ -198,18 +216,36 @@ class _Rewriter:
         """What the rule would do here. A rule that raises is recorded as undone, and not asked again."""
         if (rule.name, node.output) in self._blocked:
             return Refusal("blocked", "undone or switched off here before")
-        m = match(rule.before, self.graph, node)
-        if isinstance(m, Refusal):
-            return m
-        draft = Draft(self.graph, m.trail)
+        here = Match(self.graph, node, {}, {}, (node,))
         try:
+            m = match(rule.before, self.graph, node)
+            if isinstance(m, Refusal):
+                return m
+            here = m
+            draft = Draft(self.graph, m.trail)
             no = objection(rule, m)
             result = no if no is not None else rule.build(m, draft)
+            return result if isinstance(result, Refusal) else self._judge(_Plan(rule, m, draft, result))
         except Exception as error:  # a rule's fault must not be the user's
-            return self._undo(_Plan(rule, m, draft, node.output), "raised", f"{type(error).__name__}: {error}")
-        if isinstance(result, Refusal):
-            return result
-        return self._judge(_Plan(rule, m, draft, result))
+            return self._undo(
+                _Plan(rule, here, Draft(self.graph), node.output), "raised", f"{type(error).__name__}: {error}"
+            )
+
+    def _propose_carefully(self, rule: Rule, node: Node) -> _Plan | Refusal:
+        """The same for rules among which one writes into the graph itself: what it wrote is taken back."""
+        saved, size = self.graph.copy(), self._size()
+        plan = self._propose(rule, node)
+        if self._size() == size:
+            return plan
+        self.graph.restore(saved)
+        if (rule.name, node.output) in self._blocked:
+            return Refusal("undone", "it wrote into the graph and failed")
+        m = Match(self.graph, node, {}, {}, (node,))
+        return self._undo(_Plan(rule, m, Draft(self.graph), node.output), "wrote", "it wrote into the graph itself")
+
+    def _size(self) -> tuple[int, ...]:
+        g = self.graph
+        return len(g.nodes), len(g.types), len(g.constants), len(g.outputs), len(g.inputs)
 
     def _judge(self, plan: _Plan) -> _Plan | Refusal:
         """What no rule may do: make a value of another type, change nothing, let an output be an input."""
@@ -258,6 +294,7 @@ class _Rewriter:
     def _commit(self, plan: _Plan) -> None:
         """Put the draft in the place of the root; what nobody reads any more goes."""
         g, old = self.graph, plan.match.root.output
+        self._refused.pop((plan.rule.name, old), None)
         self._said.append(plan.decision("taken", plan.rule.doc.splitlines()[0] if plan.rule.doc else ""))
         self.steps += 1
         nodes, constants = plan.draft.needed(plan.result)
@@ -292,21 +329,38 @@ class _Rewriter:
             reason = f"no graph output needs {len(removed)} nodes"
             self.ledger.add(Decision("rewrite", "remove_dead", nodes, "taken", reason, facts={"class": "exact"}))
 
-    def tell(self, passes: Sequence[Pass]) -> None:
-        """Record why rules that the user would expect did not fire on the graph that is left."""
-        index = _Index.of(dict.fromkeys(r for p in passes for r in p.rules if r.tell and self._admitted(r)))
+    def _listen(self, index: _Index) -> None:
+        """Keep why rules that the user would expect did not fire: the first reason, in the user's own graph."""
+        told = _Index(r for r in index.rules if r.tell and r.name not in self.options.disabled_rules)
         for node in self.graph.nodes.values():
-            for rule in index[node.op]:
-                if (rule.name, node.output) not in self._blocked:
-                    self._tell(rule, node)
+            for rule in told[node.op]:
+                key = (rule.name, node.output)
+                if key not in self._blocked and key not in self._refused:
+                    said = self._why_not(rule, node)
+                    if said is not None:
+                        self._refused[key] = said
 
-    def _tell(self, rule: Rule, node: Node) -> None:
+    def _why_not(self, rule: Rule, node: Node) -> Decision | None:
         m = match(rule.before, self.graph, node)
         if isinstance(m, Refusal):
-            return
+            if not _is_near(rule, m):
+                return None
+            return Decision("near-miss", rule.name, user_names((node,)), "refused", m.text, m.code, m.facts)
         no = objection(rule, m)
         result = no if no is not None else rule.build(m, Draft(self.graph))
-        if isinstance(result, Refusal):
-            facts: Mapping[str, Any] = {"class": rule.rounding, **result.facts}
-            names = user_names(m.trail)
-            self.ledger.add(Decision("rewrite", rule.name, names, "refused", result.text, result.code, facts))
+        if not isinstance(result, Refusal):
+            return None
+        facts: Mapping[str, Any] = {"class": rule.rounding, **result.facts}
+        return Decision("rewrite", rule.name, user_names(m.trail), "refused", result.text, result.code, facts)
+
+    def tell(self) -> None:
+        """Record the refusals that still stand: neither the rule nor another has replaced the operator since."""
+        for (_, value), said in self._refused.items():
+            if value in self.graph.types:
+                self.ledger.add(said)
+
+
+def _is_near(rule: Rule, no: Refusal) -> bool:
+    """All operators of a known block stood there, and one number, attribute or operand did not fit."""
+    wrong_detail = no.code in ("other-number", "not-constant", "not-scalar", "other-attribute", "other-value")
+    return wrong_detail and no.facts["matched"] >= max(NEAR, least_operators(rule.before))

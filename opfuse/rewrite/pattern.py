@@ -318,14 +318,39 @@ def _shown(array: np.ndarray) -> str:
 
 
 # ---- what the engine and the tests ask about a pattern ---------------------------------------------------------------
-def root_operators(p: Pattern) -> frozenset[str] | None:
-    """Operators that the root may be; None where it may be any."""
+@dataclass(frozen=True)
+class Need:
+    """What can be seen of a match without a search: the root's operator, and who makes its operands."""
+
+    root: frozenset[str]  # empty: any
+    operands: tuple[frozenset[str], ...]  # for each, at least one operand is made by one of these operators
+
+    def met(self, operator: str, makers: frozenset[str]) -> bool:
+        return (not self.root or operator in self.root) and all(not makers.isdisjoint(o) for o in self.operands)
+
+
+CONSTANT = "constant"  # stands among the makers for an operand that is a constant
+
+
+def needs(p: Pattern) -> tuple[Need, ...]:
+    """The needs of each option of a pattern's root; one of them must be met."""
     if isinstance(p, AnyOf):
-        parts = [root_operators(o) for o in p.options]
-        return None if any(part is None for part in parts) else frozenset().union(*(part for part in parts if part))
+        return tuple(dict.fromkeys(n for o in p.options for n in needs(o)))
+    if not isinstance(p, Op):
+        raise TypeError(f"the root of a pattern is an operator, not {p!r}")
+    return (Need(frozenset(p.ops), tuple(m for i in p.inputs or () if (m := _makers(i)))),)
+
+
+def _makers(p: Pattern) -> frozenset[str]:
+    """Who may make an operand; empty where anything may."""
     if isinstance(p, Op):
-        return frozenset(p.ops) or None
-    raise TypeError(f"the root of a pattern is an operator, not {p!r}")
+        return frozenset(p.ops)
+    if isinstance(p, Constant):
+        return frozenset((CONSTANT,))
+    if isinstance(p, AnyOf):
+        parts = [_makers(o) for o in p.options]
+        return frozenset().union(*parts) if all(parts) else frozenset()
+    return frozenset()
 
 
 def depth(p: Pattern) -> int:
@@ -335,6 +360,13 @@ def depth(p: Pattern) -> int:
     if isinstance(p, Maybe):
         return depth(p.pattern)
     return 1 + max((depth(i) for i in p.inputs or ()), default=0) if isinstance(p, Op) else 0
+
+
+def least_operators(p: Pattern) -> int:
+    """The fewest operators that a match goes through; one that the pattern names twice counts twice."""
+    if isinstance(p, AnyOf):
+        return min((least_operators(o) for o in p.options), default=0)
+    return 1 + sum(least_operators(i) for i in p.inputs or ()) if isinstance(p, Op) else 0
 
 
 def spellings(p: Pattern) -> Iterator[Pattern]:

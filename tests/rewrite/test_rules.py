@@ -21,7 +21,11 @@ from opfuse.rewrite.rule import Case, Rule
 from opfuse.rewrite.rules import PASSES, Pass
 
 RULES = list({r.name: r for p in PASSES for r in p.rules}.values())
-CASES = [pytest.param(r, c, id=f"{r.name}-{k}-{'fires' if c.fires else 'stays'}") for r in RULES for k, c in enumerate(r.cases)]
+CASES = [
+    pytest.param(r, c, id=f"{r.name}-{k}-{'fires' if c.fires else 'stays'}")
+    for r in RULES
+    for k, c in enumerate(r.cases)
+]
 
 
 def alone(rule: Rule) -> list[Pass]:
@@ -31,7 +35,11 @@ def alone(rule: Rule) -> list[Pass]:
 def largest_sum(graph: Graph, feeds: dict[str, np.ndarray]) -> float:
     """The size of the values that are added up, for the rounding of sums: the largest of any value times the terms."""
     values = evaluate(graph, feeds, "f64", list(graph.types))
-    sizes = [float(np.max(np.abs(v[np.isfinite(v)].astype(np.float64)), initial=0)) for v in values.values() if v.dtype.kind in "fiu"]
+    sizes = [
+        float(np.max(np.abs(v[np.isfinite(v)].astype(np.float64)), initial=0))
+        for v in values.values()
+        if v.dtype.kind in "fiu"
+    ]
     terms = max((v.shape[-1] if v.ndim else 1) for v in values.values())
     return max(1.0, *sizes) * np.sqrt(max(1, terms))
 
@@ -50,7 +58,11 @@ def assert_same(graph: Graph, after: Graph, feeds: dict[str, np.ndarray], rule: 
             if precision == "f64":  # constants of the rewritten graph were rounded to its own type
                 eps = max(float(ml_dtypes.finfo(graph.types[graph.outputs[name]].dtype.numpy).eps), eps)
             roundings = 8 if rule.rounding == "reassociating" else 2
-            bits = rule.rounding == "exact" and not _sums(graph) and (precision == "native" or set(after.constants) <= set(graph.constants))
+            bits = (
+                rule.rounding == "exact"
+                and not _sums(graph)
+                and (precision == "native" or set(after.constants) <= set(graph.constants))
+            )
             tolerance = 0.0 if bits else roundings * eps * largest_sum(graph, feeds)
             np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=0, atol=tolerance)
 
@@ -79,7 +91,14 @@ def test_rule(rule: Rule, case: Case) -> None:
 
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-38, 3e38, 89.0)
 # Bounds and relu may give either zero for -0.0 (as ONNX allows).
-ZEROS_OF_EITHER_SIGN = {"clip_of_relu", "relu_of_clip", "merge_clips", "merge_bounds", "bounds_to_clip", "bound_to_relu"}
+ZEROS_OF_EITHER_SIGN = {
+    "clip_of_relu",
+    "relu_of_clip",
+    "merge_clips",
+    "merge_bounds",
+    "bounds_to_clip",
+    "bound_to_relu",
+}
 
 
 @pytest.mark.parametrize(("rule", "case"), [p for p in CASES if p.values[0].rounding == "exact" and p.values[1].fires])  # type: ignore[union-attr]

@@ -35,7 +35,7 @@ class Pass:
 
 SIMPLIFY = (*constants.RULES, *movement.RULES, *arithmetic.RULES, *broadcasting.RULES)
 CANONICAL = (*activation.RULES, *normalisation.RULES, *embedding.RULES)
-LINEAR = (*linear.RULES, *padding.RULES)
+LINEAR = (*arithmetic.SCALING, *linear.RULES, *padding.RULES)
 LAYOUT = (*layout.RULES, *transposes.RULES)
 
 PASSES = (

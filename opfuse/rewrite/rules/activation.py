@@ -36,7 +36,7 @@ def _gate(inner: Pattern) -> Pattern:
 GELU, GELU_TANH = _gate(_erf), _gate(_tanh)
 
 
-@rule("reassociating", GELU, when=(same_type("x"), is_float), cases=(
+@rule("reassociating", GELU, when=(same_type("x"), is_float), tell=True, cases=(
     Case({"x": (17,)}, spellings=200), *_WIDE[1:],
     Case({"x": Input((17,), DType.F16)}, dtype=DType.F16, spellings=2),
 ))  # fmt: skip
@@ -45,7 +45,9 @@ def gelu(m: Match, to: Draft) -> str:
     return to.emit("gelu", m["x"])
 
 
-@rule("reassociating", GELU_TANH, when=(same_type("x"), is_float), cases=(Case({"x": (17,)}, spellings=60), *_WIDE[1:]))
+@rule("reassociating", GELU_TANH, when=(same_type("x"), is_float), tell=True, cases=(
+    Case({"x": (17,)}, spellings=60), *_WIDE[1:],
+))  # fmt: skip
 def gelu_tanh(m: Match, to: Draft) -> str:
     """x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) -> gelu_tanh(x)"""
     return to.emit("gelu_tanh", m["x"])

@@ -276,5 +276,6 @@ def multiply_constants(m: Match, to: Draft) -> str | Refusal:
 RULES: tuple[Rule, ...] = (
     multiply_by_one, divide_by_one, power_of_one, add_zero, subtract_zero, remove_double_negation, remove_idle_relu,
     clip_of_relu, relu_of_clip, merge_clips, merge_bounds, remove_idle_bound, bounds_to_clip, bound_to_relu,
-    divide_by_power_of_two, divide_by_constant, multiply_constants,
+    divide_by_power_of_two,
 )  # fmt: skip
+SCALING: tuple[Rule, ...] = (divide_by_constant, multiply_constants)  # once activations have been recognised
