@@ -58,12 +58,14 @@ def test_float64_widens_inputs_constants_and_casts():
     tenth = g.add_constant(np.array([0.1], np.float16), "tenth")
     square = g.emit("mul", [h, h])
     g.set_outputs({"square": square, "tenth": g.emit("mul", [h, tenth]), "whole": g.emit("cast", [h], {"to": I64}),
+                   "hundredth": g.emit("mul", [tenth, tenth]),
                    "filled": g.emit("fill", [], {"shape": (2,), "value": 0.1, "dtype": F32})})  # fmt: skip
     x = {"x": np.array([5000], np.float32)}
     native, wide = evaluate(g, x), evaluate(g, x, "f64")
     assert native["square"].dtype == np.float16 and np.isinf(native["square"])
     assert wide["square"].dtype == np.float64 and wide["square"] == 2.5e7
     assert wide["tenth"] == 5000 * float(np.float16(0.1))
+    assert wide["hundredth"] == float(np.float16(0.1)) ** 2
     assert wide["whole"].dtype == np.int64 and wide["filled"].dtype == np.float64 and wide["filled"][0] == 0.1
 
 

@@ -21,6 +21,7 @@ from opfuse.ir.dims import Dim, bind, symbol
 from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph, bind_attribute
 from opfuse.ir.ops import Call, Kind, Operator, Sample, flops_of, get, operators, structure_of
+from opfuse.ir.scalar import Apply, walk
 from opfuse.ir.structure import Structure
 from opfuse.ir.text import parse, print_graph
 from opfuse.ir.types import DType, TensorType
@@ -533,6 +534,28 @@ def test_half_precision_contractions_stay_contractions() -> None:
     assert run("matmul", a, a).astype(np.float64)[0, 0] == float(
         np.asarray(4 * 1.0078125**2).astype(ml_dtypes.bfloat16)
     )
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
+@pytest.mark.parametrize(
+    ("operator", "sample"), cases(lambda o, s: has_structure(o, s) and o.name not in ("where", "cast"))
+)
+def test_half_precision_is_computed_in_float32(operator: Operator, sample: Sample, dtype: DType) -> None:
+    """No arithmetic on halves in any formula (choosing and comparing is exact), and one rounding at the end."""
+    arrays = [
+        a.astype(dtype.numpy) if a is not None and a.dtype.kind == "f" else a for a in arrays_of(operator, sample)
+    ]
+    if not any(a is not None and DType.of(a.dtype) is dtype for a in arrays):
+        return
+    g, _ = graph_of(operator, sample, arrays)
+    structure = structure_of(g, g.nodes["node"])
+    exact = {"cast", "select", "max", "min", "lt", "le", "gt", "ge", "eq", "ne"}
+    for formula in (structure.body, *([structure.finish] if structure.finish is not None else [])):
+        for x in walk(formula):
+            assert not isinstance(x, Apply) or x.function in exact or all(a.dtype is not dtype for a in x.args), str(
+                structure
+            )
+    assert structure.combine not in ("sum", "prod") or structure.body.dtype is DType.F32
 
 
 def test_movement_is_recognised() -> None:

@@ -2,7 +2,7 @@
 
     matmul(a, b)       NumPy's rule for any rank from 1
     conv(x, w, b?)     strides dilations pads(begins..., ends...) group layout
-    conv_transpose     the same and output_padding; NCHW only, host for now
+    conv_transpose     the same and output_padding; NCHW only
 
 In "NCHW" the weight of a convolution is [M, C/group, spatial...] and in "NHWC" it is [spatial..., C/group, M]. A
 convolution with a bias is two loop nests: it expands into one without and an addition, which fusion joins again.
@@ -258,6 +258,57 @@ def _infer_conv_transpose(call: Call) -> TensorType:
     return TensorType(dtype, (x.shape[0], m, *spatial))
 
 
+def _expand_conv_transpose(g: Graph, call: Call, inputs: tuple[str | None, ...]) -> tuple[str, ...]:
+    """A convolution of the input, zeros set between its elements, with the reversed weight.
+
+    Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", section 4.5. Of the products that it
+    makes, one in the product of the strides is with an element of x.
+    """
+    x, (_, per_group, *kernel), rank = str(inputs[0]), call.shape(1), call.type(0).rank - 2
+    for k, stride in enumerate(call["strides"]):
+        x = _spread(g, x, 2 + k, stride)
+    spans = [(t - 1) * d for t, d in zip(kernel, call["dilations"], strict=True)]
+    pads, extra = call["pads"], call["output_padding"]
+    attrs = {
+        "strides": (1,) * rank,
+        "dilations": call["dilations"],
+        "pads": (*(s - p for s, p in zip(spans, pads[:rank], strict=True)),
+                 *(s - p + e for s, p, e in zip(spans, pads[rank:], extra, strict=True))),
+        "group": call["group"],
+    }  # fmt: skip
+    y = g.emit("conv", [x, _reversed_weight(g, str(inputs[1]), call["group"], per_group)], attrs)
+    if not call.has(2):
+        return (y,)
+    return (g.emit("add", [y, g.emit("reshape", [inputs[2]], {"shape": (*call.shape(2), *(1,) * rank)})]),)
+
+
+def _spread(g: Graph, x: str, axis: int, stride: int) -> str:
+    """stride - 1 zeros between the elements along an axis: [.., n, ..] -> [.., (n - 1) * stride + 1, ..]."""
+    if stride == 1:
+        return x
+    shape = g.types[x].shape
+    rank, n = len(shape), shape[axis]
+    x = g.emit("reshape", [x], {"shape": (*shape[: axis + 1], 1, *shape[axis + 1 :])})
+    after = [0] * (rank + 1)
+    after[axis + 1] = stride - 1
+    x = g.emit("pad", [x], {"pads": (*[0] * (rank + 1), *after)})
+    whole = (*shape[:axis], n * stride, *shape[axis + 1 :])
+    x = g.emit("reshape", [x], {"shape": whole})
+    stops = tuple(d - (stride - 1) if k == axis else d for k, d in enumerate(whole))
+    return g.emit("slice", [x], {"starts": (0,) * rank, "stops": stops, "steps": (1,) * rank})
+
+
+def _reversed_weight(g: Graph, w: str, group: int, per_group: Dim) -> str:
+    """[C, M/group, kernel...] -> [M, C/group, kernel... reversed]."""
+    channels, _, *kernel = g.types[w].shape
+    rank, inner = len(kernel), channels // group
+    starts, stops = (0, 0, *(d - 1 for d in kernel)), (channels, per_group, *(-1 for _ in kernel))
+    w = g.emit("slice", [w], {"starts": starts, "stops": stops, "steps": (1, 1, *(-1,) * rank)})
+    w = g.emit("reshape", [w], {"shape": (group, inner, per_group, *kernel)})
+    w = g.emit("transpose", [w], {"perm": (0, 2, 1, *range(3, 3 + rank))})
+    return g.emit("reshape", [w], {"shape": (per_group * group, inner, *kernel)})
+
+
 def _conv_transpose_array(attrs: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
     """Each tap adds its matrix product at the places that it reaches."""
     group, rank = attrs["group"], x.ndim - 2
@@ -283,11 +334,12 @@ def _conv_transpose_array(attrs: Mapping[str, Any], x: Any, w: Any, b: Any = Non
 
 _CONV_TRANSPOSE = Operator(
     "conv_transpose",
-    Kind.HOST,
+    Kind.COMPOSITE,
     ("x", "w", "b?"),
     _infer_conv_transpose,
     array_oracle(_conv_transpose_array),
     {"strides": REQUIRED, "dilations": REQUIRED, "pads": REQUIRED, "output_padding": REQUIRED, "group": 1},
+    expand=_expand_conv_transpose,
     flops=lambda call: call.type(0).elements * product(call.shape(1)[1:]) * 2,
     samples=(
         Sample(((1, 3, 4, 5), (3, 2, 3, 3)), _conv_attrs(2, strides=(2, 2), pads=(1, 1, 1, 1), output_padding=(1, 0))),

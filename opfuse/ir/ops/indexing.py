@@ -3,7 +3,7 @@
     gather(x, indices; axis)   gather_elements(x, indices; axis)   gather_nd   one_hot(indices, values; depth, axis)
     dims(values) -> i64 vector   fill(shape, value, dtype)   iota(extent, dtype)   trilu(x; k, upper)   cumsum non_zero
 
-gather_nd, cumsum and non_zero run on the host for now.
+cumsum and non_zero run on the host for now.
 
 Indices may be negative: they count from the end, and a structure's `Gathered` term means the index *after* that
 wrapping. The oracle raises IndexError, with the guilty index, for one that lies outside.
@@ -95,6 +95,18 @@ def _infer_gather_nd(call: Call) -> TensorType:
     return TensorType(call.type(0).dtype, (*indices[:-1], *x[batch + depth :]))
 
 
+def _gather_nd_structure(call: Call) -> Structure:
+    """A read of the indices for each dimension that they choose, then the data at all of them."""
+    axes, indices, batch = output_axes(call.output.shape), call.shape(1), call["batch_dims"]
+    depth = indices[-1]
+    assert isinstance(depth, int)
+    chosen, after = axes[: len(indices) - 1], axes[len(indices) - 1 :]
+    reads = [Access(1, (*(a.index for a in chosen), Index((), k))) for k in range(depth)]
+    gathered = (Index(((Gathered(k), 1),)) for k in range(depth))
+    data = (*(a.index for a in axes[:batch]), *gathered, *(a.index for a in after))
+    return Structure(axes, (*reads, Access(0, data)), Operand(depth, call.output.dtype))
+
+
 def _gather_nd_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray:
     (x, indices), batch = arrays, attrs["batch_dims"]
     depth = indices.shape[-1]
@@ -137,7 +149,8 @@ _GATHER_ELEMENTS = Operator(
     ),
 )
 _GATHER_ND = Operator(
-    "gather_nd", Kind.HOST, ("x", "indices"), _infer_gather_nd, _gather_nd_oracle, {"batch_dims": 0}, flops=_zero_flops,
+    "gather_nd", Kind.STRUCTURED, ("x", "indices"), _infer_gather_nd, _gather_nd_oracle, {"batch_dims": 0},
+    _gather_nd_structure, flops=_zero_flops,
     samples=(
         Sample(((3, 4, 2), np.array([[0, -1], [2, 1]]))),
         Sample(((3, 4), np.array([[[0, 1]], [[-1, -1]]]))),

@@ -1,7 +1,7 @@
 """Reductions over axes, and the positions of extremes.
 
     reduce_sum reduce_mean reduce_max reduce_min reduce_prod reduce_l1 reduce_l2 reduce_sum_square   (one loop nest)
-    reduce_log_sum_exp (composite)   argmax argmin (host)
+    reduce_log_sum_exp argmax argmin                                                                 (composites)
 
 Half precision is summed in float32 and rounded once. Over an empty axis: sum 0, product 1, maximum -inf (or the
 smallest integer), mean NaN. A NaN anywhere gives NaN, also for maximum and minimum.
@@ -190,7 +190,24 @@ def _infer_arg(call: Call) -> TensorType:
     return TensorType(DType.I64, reduced_shape(call.shape(0), (axis,), call["keepdims"]))
 
 
-def _arg(name: str, function: Any) -> Operator:
+def _expand_arg(g: Graph, call: Call, inputs: tuple[str | None, ...], extreme: str) -> tuple[str, ...]:
+    """The smallest (or largest, for `last`) position at which x equals its extreme or is NaN."""
+    x, axis = str(inputs[0]), call["axis"]
+    over = {"axes": (axis,), "keepdims": True}
+    hit = g.emit("equal", [x, g.emit(extreme, [x], over)])
+    if call.type(0).dtype.is_float:
+        hit = g.emit("or", [hit, g.emit("isnan", [x])])
+    extent = call.shape(0)[axis]
+    places = g.emit("iota", [], {"extent": extent, "dtype": DType.I64})
+    places = g.emit("reshape", [places], {"shape": (extent, *(1,) * (call.type(0).rank - axis - 1))})
+    nowhere = g.scalar(-1 if call["last"] else np.iinfo(np.int64).max, DType.I64)
+    candidates = g.emit("where", [hit, places, nowhere])
+    return (
+        g.emit("reduce_max" if call["last"] else "reduce_min", [candidates], {**over, "keepdims": call["keepdims"]}),
+    )
+
+
+def _arg(name: str, extreme: str, function: Any) -> Operator:
     """The first (or last) extreme; a NaN counts as the extreme, as in NumPy and PyTorch."""
 
     def find(attrs: Mapping[str, Any], x: Any) -> Any:
@@ -206,6 +223,7 @@ def _arg(name: str, function: Any) -> Operator:
             (np.array([[np.nan, 1, 2], [2, np.nan, 1], [1, 2, np.nan]], np.float32),), {"axis": 1, "keepdims": False}
         ),
         Sample(((2, 3, 4),), {"axis": 0}),
+        Sample((np.array([[np.nan, 1, np.nan]], np.float16),), {"axis": 1, "last": True, "keepdims": False}),
     )
     attributes = {"axis": REQUIRED, "keepdims": True, "last": False}
     return Operator(name, Kind.HOST, ("x",), _infer_arg, array_oracle(find, result=DType.I64), attributes,
@@ -239,6 +257,6 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     _reduction("reduce_sum_square", "sum", lambda x, **over: np.sum(x * x, dtype=x.dtype, **over), _square),
     _LOG_SUM_EXP,
-    _arg("argmax", np.argmax),
-    _arg("argmin", np.argmin),
+    _arg("argmax", "reduce_max", np.argmax),
+    _arg("argmin", "reduce_min", np.argmin),
 )
