@@ -107,13 +107,14 @@ def _settled(value: np.ndarray, error: np.ndarray | float, dtype: DType, operand
 def _contraction(
     graph: Graph, node: Node, operands: list[Bounded | None], value: np.ndarray, growth: Growth
 ) -> np.ndarray:
-    """|a||b| is summed by the operator's own oracle, on absolute values."""
+    """|a||b| is summed by the operator's own oracle, on absolute values; float32 has digits enough for a bound."""
     oracle, dtype = get(node.op).oracle, graph.types[node.output].dtype
     a, b = operands[0], operands[1]
     assert a is not None and b is not None
+    narrow = np.float64 if dtype is DType.F64 else np.float32
 
     def summed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        out = oracle(node.attrs, [x, y])
+        out = oracle(node.attrs, [x.astype(narrow), y.astype(narrow)])
         return np.asarray(out[0] if isinstance(out, tuple) else out, np.float64)
 
     with np.errstate(all="ignore"):

@@ -10,8 +10,9 @@ run that keeps everything and the model's own run must agree bit for bit, so tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ from opfuse.report.feeds import Arrays, Feed
 from opfuse.report.scalar_errors import Bounded, unit
 from opfuse.report.verify_report import Distribution, OutputCheck, RegionCheck, Report, worst_of
 
+SAMPLES = 4  # runs to estimate the unfused oracle's own error from, where one run seems lucky
 FACTOR = 3.0  # times the unfused oracle's own error
 FLOOR = 4.0  # units in the last place of the output's largest element that are always allowed
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -69,6 +71,11 @@ class Oracle:
     wide: Mapping[str, np.ndarray]
     native: Mapping[str, np.ndarray]
     typical: bool = True  # not adversarial
+    sampled: Mapping[str, float] = field(default_factory=dict)  # error of the own types by output, where it was sampled
+
+    def own_error(self, name: str) -> float:
+        """How far the unfused model in its own types is from float64."""
+        return max(error_of(self.native[name], self.wide[name]), self.sampled.get(name, 0.0))
 
 
 def verify(
@@ -92,12 +99,16 @@ def verify(
             say(f"{stage}: region {k + 1} of {len(trace.kernels)}")
             regions += check_region(trace.graph, kernel, feed, values)
     outputs = check_outputs(oracles, answers)
+    if unlucky := {c.feed for c in outputs if not c.errors.passed}:
+        say("sampling the unfused model's own error")
+        oracles |= {f.name: with_own_error(graph, f, oracles[f.name]) for f in feeds if f.name in unlucky}
+        outputs = check_outputs(oracles, answers)
     report = Report(model, tuple(f.name for f in feeds), tuple(outputs), worst_of(regions), repeatable)
     if report.passed or not bisect:
         return report
     from opfuse.report.bisect import find_guilty
 
-    return report.with_guilty(find_guilty(pipeline, graph, options, feeds, report, oracles, trace.ledger, say))
+    return report.with_guilty(find_guilty(pipeline, graph, options, feeds, report, oracles, trace, say))
 
 
 def ask_oracle(graph: Graph, feed: Feed) -> Oracle:
@@ -105,6 +116,33 @@ def ask_oracle(graph: Graph, feed: Feed) -> Oracle:
         wide = evaluate(graph, feed.arrays, "f64", list(graph.outputs.values()))
         native = evaluate(graph, feed.arrays, "native", list(graph.outputs.values()))
     return Oracle(public(graph, wide), public(graph, native), feed.kind != "adversarial")
+
+
+def with_own_error(graph: Graph, feed: Feed, oracle: Oracle) -> Oracle:
+    """The oracle with its own error taken as the largest of a few runs on weights and inputs moved by one last place.
+
+    One run may be lucky, above all where the output is a single number; the moved runs round differently.
+    """
+    sampled: dict[str, float] = {}
+    for seed in range(SAMPLES):
+        generator = np.random.default_rng(seed)
+        moved = graph.copy()
+        moved.constants = {k: _moved(a, generator) for k, a in graph.constants.items()}
+        arrays = {k: _moved(np.asarray(a), generator) for k, a in feed.arrays.items()}
+        with np.errstate(all="ignore"):
+            values = public(moved, evaluate(moved, arrays, "native", list(moved.outputs.values())))
+        for name, wide in oracle.wide.items():
+            sampled[name] = max(sampled.get(name, 0.0), error_of(values[name], wide))
+    return replace(oracle, sampled=sampled)
+
+
+def _moved(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Every other float element is its neighbour; zeros, whole numbers and what is not finite stay."""
+    if array.dtype not in (np.float32, np.float64):
+        return array
+    with np.errstate(all="ignore"):
+        moves = (generator.random(array.shape) < 0.5) & np.isfinite(array) & (array != np.rint(array))
+        return np.where(moves, np.nextafter(array, array.dtype.type(np.inf)), array)
 
 
 def public(graph: Graph, values: Mapping[str, np.ndarray]) -> Arrays:
@@ -154,7 +192,8 @@ def distribution(error: np.ndarray, share: np.ndarray, elements: int) -> Distrib
     """`error` and `share` (of what is allowed) of the elements that are judged, of `elements` in all."""
     if error.size == 0:
         return Distribution(0.0, 0.0, 0.0, 0.0, elements, elements)
-    p50, p99 = (float(np.quantile(error, q, method="higher")) for q in (0.5, 0.99))
+    ranks = [min(error.size - 1, math.ceil(q * (error.size - 1))) for q in (0.5, 0.99)]
+    p50, p99 = (float(np.partition(error, ranks)[r]) for r in ranks)
     return Distribution(float(error.max()), p50, p99, float(share.max()), elements, elements - error.size)
 
 
@@ -166,9 +205,10 @@ def check_outputs(oracles: Mapping[str, Oracle], answers: Mapping[str, Mapping[s
     for feed, oracle in oracles.items():
         for name, wide in oracle.wide.items():
             got, narrow = np.asarray(answers[feed][name]), oracle.native[name]
-            allowed = allowed_error(wide, narrow, own.get(name, 0.0))
+            error = max(oracle.own_error(name), own.get(name, 0.0) * scale_of(wide))
+            allowed = allowed_error(wide, DType.of(narrow.dtype), error)
             errors = against_oracle(got, narrow, wide, allowed)
-            out.append(OutputCheck(name, feed, errors, error_of(narrow, wide), allowed))
+            out.append(OutputCheck(name, feed, errors, oracle.own_error(name), allowed))
     return out
 
 
@@ -181,18 +221,16 @@ def _own_errors(oracles: Mapping[str, Oracle]) -> dict[str, float]:
     for oracle in oracles.values():
         if oracle.typical:
             for name, wide in oracle.wide.items():
-                relative = error_of(oracle.native[name], wide) / max(scale_of(wide), 1e-300)
+                relative = oracle.own_error(name) / max(scale_of(wide), 1e-300)
                 out[name] = max(out.get(name, 0.0), relative)
     return out
 
 
-def allowed_error(wide: np.ndarray, narrow: np.ndarray, relative: float = 0.0) -> float:
+def allowed_error(wide: np.ndarray, dtype: DType, own_error: float) -> float:
     """Three times the unfused oracle's own error, and a few units in the last place of the largest element."""
-    kind = DType.of(narrow.dtype)
-    if not kind.is_float:
+    if not dtype.is_float:
         return 0.0
-    scale = scale_of(wide)
-    return FACTOR * max(error_of(narrow, wide), relative * scale) + FLOOR * 2 * unit(kind) * scale + 2.0**-126
+    return FACTOR * own_error + FLOOR * 2 * unit(dtype) * scale_of(wide) + 2.0**-126
 
 
 def scale_of(wide: np.ndarray) -> float:

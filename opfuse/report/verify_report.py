@@ -12,9 +12,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from opfuse.report.render import names_in, plain, plural, table, title
+from opfuse.report.render import names_in, plain, plural, shorten, table, title
 
 SCHEMA = 1
+MANY = 24  # outputs times feeds; a text shows fewer of them
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Report:
 
     def parts(self, width: int) -> list[RenderableType]:
         """What to print: the verdict, the outputs, the regions nearest to their bounds, and who is guilty."""
-        out: list[RenderableType] = [self._verdict(), Text(), *self._outputs()]
+        out: list[RenderableType] = [self._verdict(), Text(), *self._outputs(width)]
         if self.regions:
             out += [Text(), *self._regions(width)]
         for g in self.guilty:
@@ -154,30 +155,40 @@ class Report:
             text.append("\nthe model's own run differs from the run that keeps every value")
         return text
 
-    def _outputs(self) -> list[RenderableType]:
+    def _outputs(self, width: int) -> list[RenderableType]:
+        name = max(8, min(28, width - 72))
         rows = [
-            (c.output, c.feed, _error(c.errors.max), _error(c.errors.p99), _error(c.errors.p50), _error(c.oracle_error),
-             _error(c.allowed), _mark(c.errors))
-            for c in self.outputs
+            (shorten(c.output, name), shorten(c.feed, 18), _error(c.errors.max), _error(c.errors.p99),
+             _error(c.errors.p50), _error(c.oracle_error), _error(c.allowed), _mark(c.errors))
+            for c in self._shown_outputs()
         ]  # fmt: skip
         columns = ("output", "feed", "max", "p99", "p50", "unfused", "allowed", "")
-        note = Text("Errors are absolute, against the unfused model in float64; unfused: in its own types.",
-                    style="dim")  # fmt: skip
-        return [title("Outputs"), table(columns, rows, right=columns[2:7]), note]
+        some = "" if len(rows) == len(self.outputs) else f": the worst {len(rows)} of {len(self.outputs)}"
+        note = "Errors are absolute, against the unfused model in float64; unfused: in its own types."
+        return [title(f"Outputs{some}"), table(columns, rows, right=columns[2:7]), Text(note, style="dim")]
+
+    def _shown_outputs(self) -> tuple[OutputCheck, ...]:
+        """All where they are few; else those that fail and those that come nearest to it."""
+        if len(self.outputs) <= MANY:
+            return self.outputs
+        ordered = sorted(self.outputs, key=lambda c: -c.errors.share)
+        return tuple(ordered[: max(MANY // 2, len(self.failed_outputs))])
 
     def _regions(self, width: int) -> list[RenderableType]:
         """All that fail; of the others the few that come nearest to their bound."""
         ordered = sorted(self.regions, key=lambda c: -c.errors.share)
         shown = ordered[: max(5, len(self.failed_regions))]
-        room = max(16, width - 66)
-        rows = [
-            (c.name, c.feed, _error(c.errors.max), _error(c.errors.p99), _share(c.errors), _mark(c.errors),
-             names_in(c.nodes, room))
+        name, feed = (28, 18) if width >= 100 else (16, 14)
+        cells = [
+            (shorten(c.name, name), shorten(c.feed, feed), _error(c.errors.max), _error(c.errors.p99), _share(c.errors),
+             _mark(c.errors))
             for c in shown
         ]  # fmt: skip
-        columns = ("region", "feed", "max", "p99", "of bound", "", "nodes")
+        columns = ("region", "feed", "max", "p99", "of bound", "")
+        room = width - sum(2 + max(len(head), *(len(row[k]) for row in cells)) for k, head in enumerate(columns))
+        rows = [(*row, names_in(c.nodes, max(12, room))) for row, c in zip(cells, shown, strict=True)]
         some = "" if len(shown) == len(ordered) else f": {len(shown)} of {len(ordered)}, nearest to their bounds"
-        return [title(f"Regions{some}"), table(columns, rows, right=columns[2:5])]
+        return [title(f"Regions{some}"), table((*columns, "nodes"), rows, right=columns[2:5])]
 
 
 def _error(value: float) -> str:
