@@ -255,9 +255,12 @@ class Planner:
                     inside = list(self._body(s.body))
                     for c in self._assignment_order(s):
                         self._append(inside, Keep(c.tile, c.next))
-                    steps.append(Sequential(s, tuple(inside)))
+                    steps.append(Sequential(s, self._finished(inside)))
                 case _:
                     pass
+        return self._finished(steps)
+
+    def _finished(self, steps: list[Step]) -> tuple[Step, ...]:
         return tuple(self._finish(s) if isinstance(s, Pass) else s for s in steps)
 
     def _is_streamed(self, s: Statement) -> bool:
