@@ -184,7 +184,7 @@ class Call:
         return made.output
 
     def _held_to(self, value: str, demand: Demand) -> str:
-        """The value, its dimension held to the extent that is asked for. Two numbers are left to the operator's rule."""
+        """The value, its dimension held to the extent asked for; two numbers are left to the operator's rule."""
         shape = self.shape(value)
         have = shape[demand.axis]
         require_equal(have, demand.extent)

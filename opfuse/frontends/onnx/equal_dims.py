@@ -37,7 +37,7 @@ class Demand:
 
 
 def demands(op: str, shapes: Sequence[Shape | None], attrs: Mapping[str, Any]) -> Iterator[Demand]:
-    """Those that an IR operator makes and that its inputs do not meet by the look of them. None is an input left out."""
+    """Those that an IR operator makes and its inputs do not meet by the look of them. None is an input left out."""
     present = {k: s for k, s in enumerate(shapes) if s is not None}
     if op in _BROADCASTING:
         yield from _aligned(present)

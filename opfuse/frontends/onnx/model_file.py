@@ -37,6 +37,10 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> SourceModel:
     proto, name, folder = _parse(model)
     if not proto.HasField("graph"):
         raise ModelError(name, "it is not an ONNX model: it holds no graph", "pass an .onnx file", code="not-onnx")
+    if damaged := next((t for t in _texts(proto.graph) if not isinstance(t, str)), None):
+        raise ModelError(
+            name, f"it is damaged: a name in it is {damaged!r}", "export or download the model again", code="not-onnx"
+        )
     opsets = _opsets(proto, name)
     if proto.functions:
         try:
@@ -117,6 +121,22 @@ def _opsets(proto: ModelProto, name: str) -> dict[str, int]:
         text = f"it has opset {opset}, and the onnx package here knows opsets up to {newest}"
         raise ModelError(name, text, "install a newer onnx package, or export with an older opset", code="too-new")
     return {**opsets, "": opset}
+
+
+def _texts(graph: GraphProto) -> Iterator[object]:
+    """Names that the import reads: protobuf hands out bytes for text that is not UTF-8."""
+    yield graph.name
+    for value in (*graph.input, *graph.output):
+        yield value.name
+        yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
+    for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+        yield tensor.name
+        yield from (text for e in tensor.external_data for text in (e.key, e.value))
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (a.name for a in node.attribute)
+        for inner in subgraphs(node):
+            yield from _texts(inner)
 
 
 # ---- order ---------------------------------------------------------------------------------------------------------

@@ -107,9 +107,13 @@ def slice_bounds(start: Dim, stop: Dim, step: int, extent: Dim) -> tuple[Dim, Di
     """
     low, high = (0, extent) if step > 0 else (-1, extent - 1)
     from_end = is_negative(stop)
-    start = start + extent if is_negative(start) else start
-    stop = stop + extent if from_end else stop
+    start = _from_end(start, extent) if is_negative(start) else start
+    stop = _from_end(stop, extent) if from_end else stop
     return _clamp(start, 0, high, exact=False), _clamp(stop, low, high, exact=not from_end)
+
+
+def _from_end(d: Dim, extent: Dim) -> Dim:
+    return d if isinstance(d, int) and d <= -_FAR else d + extent
 
 
 def _clamp(d: Dim, low: int, high: Dim, exact: bool) -> Dim:
@@ -389,7 +393,7 @@ _EVALUATORS: dict[str, Evaluator] = {
     "neg": _each(lambda a: -a), "abs": _each(_absolute),
     "add": _each(lambda a, b: a + b), "sub": _each(lambda a, b: a - b), "mul": _each(lambda a, b: a * b),
     "div": _each(truncated_quotient), "mod": _each(_modulo),
-    "minimum": _each(minimum), "maximum": _each(maximum),
+    "minimum": _each(lambda a, b: minimum(a, b)), "maximum": _each(lambda a, b: maximum(a, b)),
     "equal": _compare(lambda s: s == 0), "not_equal": _compare(lambda s: s != 0),
     "less": _compare(lambda s: s < 0), "less_equal": _compare(lambda s: s <= 0),
     "greater": _compare(lambda s: s > 0), "greater_equal": _compare(lambda s: s >= 0),

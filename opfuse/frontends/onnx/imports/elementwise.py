@@ -147,13 +147,20 @@ def identity(call: Call) -> str:
 
 
 def dropout(call: Call) -> tuple[str | None, ...]:
-    """Inference only: the values pass, the mask is all true. A model that asks for training mode is declined."""
+    """Inference only: the values pass. A model that asks for training mode is declined.
+
+    The mask is all true from version 12 on; before, the specification says nothing and ONNX Runtime gives all false.
+    """
     if call.has(2):
         training = call.contents.array(call.input(2))
         if training is None or training.any():
             call.unsupported("training mode is not supported, and its input 'training_mode' may be true")
     x = call.input(0)
-    mask = call.emit("fill", [], shape=call.shape(x), value=True, dtype=DType.BOOL) if call.wants(1) else None
+    mask = (
+        call.emit("fill", [], shape=call.shape(x), value=call.version >= 12, dtype=DType.BOOL)
+        if call.wants(1)
+        else None
+    )
     if mask is not None and call.version < 10:
         mask = call.cast(mask, call.dtype(x))
     return call.emit("identity", [x]), mask

@@ -3,7 +3,7 @@
     Resize(x [N, C, H, W], scales=[1, 1, 2, 2])   -> reshape to [N, C, H, 1, W, 1], expand to [.., H, 2, W, 2], reshape
     Resize(x [1, 1, 20], sizes=[1, 1, 6])         -> gather(x, [1, 5, 8, 11, 15, 18], axis=2)
 
-A whole factor works for symbolic extents too. Places are computed in float32, as ONNX Runtime does.
+A whole factor works for symbolic extents too. Places are exact fractions: a source of 14.5 is not 14.499999.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -18,16 +19,16 @@ from opfuse.frontends.onnx.call import Call, InvalidNode
 from opfuse.frontends.onnx.imports.definition import Import
 from opfuse.ir.dims import Dim, floordiv
 
-_F32 = np.float32
+HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """One axis: old and new extent, and the factor (as float32) that places are computed with."""
+    """One axis: old and new extent, and the factor that places are computed with."""
 
     extent: Dim
     size: Dim
-    scale: np.float32 | None  # None where the extent is symbolic and sizes were given
+    scale: Fraction | None  # None where the extent is symbolic and sizes were given
 
     @property
     def repeats(self) -> int | None:
@@ -39,25 +40,25 @@ class Stretch:
         return whole_dim if isinstance(whole_dim, int) and whole_dim * self.extent == self.size else None
 
 
-_ROUND: dict[str, Callable[[np.float32], int]] = {
-    "round_prefer_floor": lambda x: math.ceil(x - _F32(0.5)),
-    "round_prefer_ceil": lambda x: math.floor(x + _F32(0.5)),
-    "floor": lambda x: math.floor(x),
-    "ceil": lambda x: math.ceil(x),
+_ROUND: dict[str, Callable[[Fraction], int]] = {
+    "round_prefer_floor": lambda x: math.ceil(x - HALF),
+    "round_prefer_ceil": lambda x: math.floor(x + HALF),
+    "floor": math.floor,
+    "ceil": math.ceil,
 }
 
 
-def _place(mode: str, x: int, extent: int, size: int, scale: np.float32) -> np.float32:
+def _place(mode: str, x: int, extent: int, size: int, scale: Fraction) -> Fraction:
     """Where output position x lies on the input's axis: the specification's `coordinate_transformation_mode`."""
     if mode == "asymmetric":
-        return _F32(x) / scale
+        return x / scale
     if mode == "align_corners":
-        return _F32(0) if size == 1 else _F32(x) * _F32(extent - 1) / _F32(size - 1)
+        return Fraction(0) if size == 1 else Fraction(x * (extent - 1), size - 1)
     if mode == "tf_half_pixel_for_nn":
-        return (_F32(x) + _F32(0.5)) / scale
+        return (x + HALF) / scale
     if mode == "pytorch_half_pixel" and size == 1:
-        return _F32(0)
-    return (_F32(x) + _F32(0.5)) / scale - _F32(0.5)
+        return Fraction(0)
+    return (x + HALF) / scale - HALF
 
 
 _MODES = ("asymmetric", "align_corners", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
@@ -92,7 +93,7 @@ def _repeat(call: Call, x: str, factors: Sequence[int]) -> str:
 def _gather(call: Call, x: str, axis: int, s: Stretch, mode: str, rounding: str) -> str:
     if not isinstance(s.extent, int) or not isinstance(s.size, int):
         call.unsupported(f"its places along axis {axis} depend on the extent {s.extent}; give the shapes of the inputs")
-    scale = s.scale if s.scale is not None else _F32(s.size) / _F32(s.extent)
+    scale = s.scale if s.scale is not None else Fraction(s.size, s.extent)
     places = [_ROUND[rounding](_place(mode, k, s.extent, s.size, scale)) for k in range(s.size)]
     indices = np.clip(np.array(places, np.int64), 0, s.extent - 1)
     return call.emit("gather", [x, call.graph.add_constant(indices)], axis=axis)
@@ -102,11 +103,13 @@ def _by_scales(shape: Sequence[Dim], scales: Sequence[float]) -> list[Stretch]:
     if len(scales) != len(shape):
         raise InvalidNode(f"it has {len(scales)} scales for a tensor of rank {len(shape)}")
     out = []
-    for d, scale in zip(shape, map(_F32, scales), strict=True):
-        if scale <= 0:
-            raise InvalidNode(f"the scale {scale} is not positive")
-        ratio = float(scale).as_integer_ratio()
-        size = math.floor(_F32(d) * scale) if isinstance(d, int) else floordiv(d * ratio[0], ratio[1])
+    for d, number in zip(shape, scales, strict=True):
+        if not 0 < number < math.inf:
+            raise InvalidNode(f"the scale {number} is not a positive number")
+        scale = Fraction(number)
+        # ONNX Runtime multiplies in float32; in exact terms 10 * 0.7 of float32 is below 7.
+        size = math.floor(np.float32(d) * np.float32(number)) if isinstance(d, int) else floordiv(
+            d * scale.numerator, scale.denominator)  # fmt: skip
         out.append(Stretch(d, size, scale))
     return out
 
@@ -114,7 +117,7 @@ def _by_scales(shape: Sequence[Dim], scales: Sequence[float]) -> list[Stretch]:
 def _by_sizes(shape: Sequence[Dim], sizes: Sequence[Dim]) -> list[Stretch]:
     if len(sizes) != len(shape):
         raise InvalidNode(f"it has {len(sizes)} sizes for a tensor of rank {len(shape)}")
-    return [Stretch(d, n, _F32(n) / _F32(d) if isinstance(n, int) and isinstance(d, int) and d else None)
+    return [Stretch(d, n, Fraction(n, d) if isinstance(n, int) and isinstance(d, int) and d else None)
             for d, n in zip(shape, sizes, strict=True)]  # fmt: skip
 
 
@@ -143,7 +146,7 @@ def resize(call: Call) -> str:
     part = [shape[a] for a in axes]
     has_scales = call.has(2) and call.shape(call.input(2)) != (0,)
     stretches = _by_scales(part, call.constant(2).reshape(-1).tolist()) if has_scales else _by_sizes(part, call.dims(3))
-    every = [Stretch(d, d, _F32(1)) for d in shape]
+    every = [Stretch(d, d, Fraction(1)) for d in shape]
     for axis, stretch in zip(axes, stretches, strict=True):
         every[axis] = stretch
     places = call.string_attribute("coordinate_transformation_mode", "half_pixel")
