@@ -103,7 +103,8 @@ def show_labels(console: Console, answers: dict[Path, np.ndarray], labels: list[
         ours, theirs = labels[int(scores.argmax())], str(found.dl.label)
         equal = ours == theirs
         agreed &= equal
-        name = str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else file.name
+        in_repository = file.is_relative_to(ROOT) and ".venv" not in file.parts
+        name = str(file.relative_to(ROOT)) if in_repository else file.name
         colour = "green" if equal else "red"
         shown = f"[{colour}]{ours}[/{colour}]"
         table.add_row(escape(name), shown, f"{scores.max():.4f}", theirs, f"{found.score:.4f}")
@@ -114,9 +115,8 @@ def show_labels(console: Console, answers: dict[Path, np.ndarray], labels: list[
 def show_fusion(console: Console, explanation: Any) -> None:
     data = explanation.to_json()
     kernels, moved, peak = data["kernels"], data["bytes_moved"], data["peak_memory"]
-    nodes = {name for kernel in kernels for name in kernel["nodes"]}
     console.print(
-        f"{len(nodes)} of the model's nodes run as {len(kernels)} kernels in one native call.\n"
+        f"{data['operators']} operators run as {len(kernels)} kernels in one native call.\n"
         f"Memory traffic of a call: {moved['unfused'] / 1e6:.2f} MB one by one, {moved['fused'] / 1e6:.2f} MB fused: "
         f"{moved['unfused'] / max(1, moved['fused']):.1f}x less.\n"
         f"Peak memory of intermediates: {peak['unfused'] / 1e3:.0f} kB one by one, {peak['fused'] / 1e3:.0f} kB fused."
