@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from opfuse.ir.evaluate import evaluate
-from reference_interpreter import run
 
 from opfuse.decision import Refusal
+from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph
 from opfuse.ir.ops import Kind, Operator, Sample, operators
 from opfuse.ir.types import DType, TensorType
 from opfuse.tile.check import check
 from opfuse.tile.lower import LoweredRegion, lower
 from opfuse.tile.program import Dot, Load, Program, Reduce, statements
+from tests.tile.reference_interpreter import run
 
 Build = Callable[[Graph], None]
 
