@@ -20,8 +20,8 @@ from tests.runtime.chains import Chain, feeds_of, mixed, random_chain, run_in_or
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("seed", range(4))
 def test_random_graphs_give_the_same_bits_on_any_number_of_threads(seed: int, threads: int) -> None:
     rng = np.random.default_rng(seed)
     chain = random_chain(rng, 24)
@@ -103,7 +103,7 @@ def test_python_threads_share_one_model() -> None:
     def work(seed: int) -> None:
         feeds = feeds_of(chain, np.random.default_rng(seed))
         wanted = chain.expected(feeds)
-        for _ in range(200):
+        for _ in range(100):
             for got, want in zip(run_in_order(model, feeds), wanted, strict=True):
                 if not np.array_equal(got, want):
                     failures.append(f"thread {seed}")

@@ -18,9 +18,10 @@ from opfuse.codegen.llvm.context import ACTIVE
 from opfuse.codegen.llvm.driver import driver_text
 
 MAX_THREADS = 256
-# Spins before a waiter yields, and yields before it sleeps. A pause is 10-60 ns, a yield about 0.5 us, and waking a
-# sleeper costs 240-380 us on a virtual machine: a worker between calls spins for about a millisecond.
-IDLE_SPINS, WAIT_SPINS, YIELDS = 20000, 2000, 1000
+# Spins before a waiter yields, and yields before it sleeps. A pause is 10-60 ns and a yield about 0.4 us where nobody
+# else wants the core, so yielding early costs nothing and gives the core to whoever holds a chunk on a busy machine;
+# waking a sleeper costs 240-380 us on a virtual machine, so waiters sleep only after a millisecond or more.
+IDLE_SPINS, WAIT_SPINS, YIELDS = 2000, 200, 3000
 _FUTEX = {"x86_64": 202, "aarch64": 98}  # number of the system call on Linux
 _PAUSE = {"x86_64": "llvm.x86.sse2.pause", "aarch64": "llvm.aarch64.hint"}
 SYMBOLS = ("pthread_create", "pthread_join", "syscall", "sched_yield", "getpid", "usleep", "clock_gettime", "memset")
