@@ -2,7 +2,7 @@
 
     matmul(a, b)       NumPy's rule for any rank from 1
     conv(x, w, b?)     strides dilations pads(begins..., ends...) group layout
-    conv_transpose     the same and output_padding; NCHW only
+    conv_transpose     the same and output_padding; NCHW only; host, until a rewrite expands it in the graph
 
 In "NCHW" the weight of a convolution is [M, C/group, spatial...] and in "NHWC" it is [spatial..., C/group, M]. A
 convolution with a bias is two loop nests: it expands into one without and an addition, which fusion joins again.
@@ -334,7 +334,7 @@ def _conv_transpose_array(attrs: Mapping[str, Any], x: Any, w: Any, b: Any = Non
 
 _CONV_TRANSPOSE = Operator(
     "conv_transpose",
-    Kind.COMPOSITE,
+    Kind.HOST,
     ("x", "w", "b?"),
     _infer_conv_transpose,
     array_oracle(_conv_transpose_array),

@@ -29,7 +29,7 @@ class Kind(enum.Enum):
     STRUCTURED = "structured"  # one loop nest: has a Structure
     COMPOSITE = "composite"  # expands into structured operators; kept whole for matching and for peers' kernels
     PHASED = "phased"  # several grid-wide steps (scans, recurrences)
-    HOST = "host"  # runs in the oracle only: data-dependent shapes, control flow
+    HOST = "host"  # no single kernel: runs in the oracle, unless a rewrite `expand`s it into several
 
 
 class _Required:

@@ -202,9 +202,8 @@ def _expand_arg(g: Graph, call: Call, inputs: tuple[str | None, ...], extreme: s
     places = g.emit("reshape", [places], {"shape": (extent, *(1,) * (call.type(0).rank - axis - 1))})
     nowhere = g.scalar(-1 if call["last"] else np.iinfo(np.int64).max, DType.I64)
     candidates = g.emit("where", [hit, places, nowhere])
-    return (
-        g.emit("reduce_max" if call["last"] else "reduce_min", [candidates], {**over, "keepdims": call["keepdims"]}),
-    )
+    choose = "reduce_max" if call["last"] else "reduce_min"
+    return (g.emit(choose, [candidates], {"axes": (axis,), "keepdims": call["keepdims"]}),)
 
 
 def _arg(name: str, extreme: str, function: Any) -> Operator:
