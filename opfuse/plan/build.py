@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -82,13 +83,13 @@ class _Places:
     def __init__(self, graph: Graph, storages: Storages, arena: Arena, weights: WeightsLayout) -> None:
         self.graph, self.storages, self.arena, self.weights = graph, storages, arena, weights
 
-    def of(self, value: str, packing: Packing | None = None) -> Place:
+    def of(self, value: str, packed: Packed | None = None) -> Place:
         root, kind = self.storages.root(value), self.storages.kind(value)
         if kind == "weights":
             array = self.graph.constants[root]
-            if packing is None:
+            if packed is None:
                 return self.weights.add(root, array)
-            return self.weights.add(value, array.reshape(self.graph.types[value].static_shape), packing)
+            return self.weights.add(root, array.reshape(packed.shape), packed.packing)
         size = self.storages.bytes[root]
         if kind == "arena":
             return Place("arena", self.arena.offset(root), 0, size)
@@ -130,7 +131,26 @@ def _argument(kernel: TileKernel, run: PlannedRun, buffer: str, places: _Places)
     value = kernel.arguments.get(buffer)
     if value is None:
         return places.scratch(run.scratch_names[buffer])
-    return places.of(value, kernel.packing.get(buffer))
+    return places.of(value, _packed(kernel, buffer))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a kernel wants a constant: its buffer's shape (the kernel's own view of the constant) and the panels."""
+
+    shape: tuple[int, ...]
+    packing: Packing
+
+
+def _packed(kernel: TileKernel, buffer: str) -> Packed | None:
+    packing = kernel.packing.get(buffer)
+    if packing is None:
+        return None
+    found = kernel.program.buffer(buffer)
+    shape = tuple(d for d in found.shape if isinstance(d, int))
+    if found.strides is not None or len(shape) != len(found.shape):
+        raise ValueError(f"kernel {kernel.name!r}: {buffer!r} cannot be packed: its layout is not plain or not known")
+    return Packed(shape, packing)
 
 
 def _values(graph: Graph, kernels: Sequence[Kernel], places: _Places) -> tuple[Value, ...]:
@@ -140,7 +160,7 @@ def _values(graph: Graph, kernels: Sequence[Kernel], places: _Places) -> tuple[V
         names |= dict.fromkeys((*k.region.inputs, *k.region.outputs))
     names |= dict.fromkeys(graph.outputs.values())
     tile_kernels = [k for k in kernels if isinstance(k, TileKernel)]
-    packed = {k.arguments[b]: k.packing[b] for k in tile_kernels for b in k.packing if b in k.arguments}
+    packed = {k.arguments[b]: _packed(k, b) for k in tile_kernels for b in k.packing if b in k.arguments}
     plain = set(graph.outputs.values()) | {v for k in kernels if isinstance(k, HostKernel) for v in k.region.inputs}
     out = []
     for v in names:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,8 +17,10 @@ Pack = Callable[[np.ndarray, Packing], np.ndarray]
 READ_AHEAD = 4096  # zero bytes behind the last weight, so that a wide or early load at the end stays inside
 
 
-def packing_text(packing: Packing | None) -> str:
-    return "" if packing is None else f"axis {packing.axis} panel {packing.panel}"
+def packing_text(shape: Sequence[int], packing: Packing | None) -> str:
+    if packing is None:
+        return ""
+    return f"axis {packing.axis} of {'x'.join(map(str, shape))} by {packing.panel}"
 
 
 def aligned_bytes(n: int, alignment: int = 64) -> np.ndarray:
@@ -38,8 +40,8 @@ class WeightsLayout:
         self._end = 0
 
     def add(self, name: str, array: np.ndarray, packing: Packing | None = None) -> Place:
-        """The place of the constant under this packing; the same place when asked again."""
-        key = (name, packing_text(packing))
+        """The place of the constant, seen in the array's shape, under this packing; the same place when asked again."""
+        key = (name, packing_text(array.shape, packing))
         if key not in self._places:
             packed = np.ascontiguousarray(array if packing is None else self._pack(array, packing))
             self._places[key] = Place("weights", self._end, 0, packed.nbytes)

@@ -202,7 +202,7 @@ def test_a_constant_is_packed_once_for_each_packing() -> None:
         with_weight(chain, out, packing)
     plan, blob = chain.plan(1)
     assert [(p.name, p.packing) for p in plan.weights] == [
-        (w, "axis 0 panel 48"), (w, "axis 0 panel 16"), (w, ""), (late, ""),
+        (w, "axis 0 of 64 by 48"), (w, "axis 0 of 64 by 16"), (w, ""), (late, ""),
     ]  # fmt: skip
     assert blob.__array_interface__["data"][0] % 64 == 0 and plan.weights_bytes == blob.nbytes
     steps = [s for _, s in steps_with_epochs(plan) if isinstance(s, Step)]
@@ -212,6 +212,22 @@ def test_a_constant_is_packed_once_for_each_packing() -> None:
     np.testing.assert_array_equal(unpack(panels, (64,), Packing(0, 48)), np.arange(64))
     last = plan.weights[-1]
     assert not blob[last.offset + last.bytes :].any() and blob.nbytes - last.offset - last.bytes >= READ_AHEAD
+
+
+def test_a_constant_is_packed_in_the_shape_that_the_kernel_sees() -> None:
+    """A lowering may drop or join dimensions of a constant: the packing's axis is one of the kernel's buffer."""
+    chain = Chain()
+    out = chain.mix(chain.input("x", 64), chain.constant(np.arange(64)))
+    chain.show(out)
+    with_weight(chain, out, Packing(1, 4))
+    kernel = chain.kernels[0]
+    assert isinstance(kernel, TileKernel)
+    buffers = tuple(replace(b, shape=(8, 8)) if b.name == "y" else b for b in kernel.program.buffers)
+    chain.kernels[0] = replace(kernel, program=replace(kernel.program, buffers=buffers))
+    plan, blob = chain.plan(1)
+    (piece,) = plan.weights
+    panels = blob[: piece.bytes].view(np.float32).reshape(2, 8, 4)
+    np.testing.assert_array_equal(panels[1, 2], [20, 21, 22, 23])
 
 
 def test_a_value_that_nobody_makes_is_an_error() -> None:
