@@ -37,11 +37,13 @@ def rewrite(graph: Graph, options: Options, ledger: Ledger, passes: Sequence[Pas
     check_names(options.disabled_rules, passes)
     work = _Rewriter(graph.copy(), options, ledger, passes)
     work.remove_dead()
-    for _ in range(MAX_ROUNDS):
+    for turn in range(MAX_ROUNDS):
         before = work.steps
         work.forget()
         for one in passes:
             work.run(one)
+            if turn == 0:
+                work.listen(one)
         if work.steps == before:
             break
     work.tell()
@@ -134,7 +136,6 @@ class _Rewriter:
             self.forget()
             self._sweep(index, careful=True)
             self._settle()
-        self._listen(index)
         self._settled_at.update(dict.fromkeys((r.name for r in index.rules), self._clock))
         for decision in self._said:
             self.ledger.add(decision)
@@ -329,9 +330,10 @@ class _Rewriter:
             reason = f"no graph output needs {len(removed)} nodes"
             self.ledger.add(Decision("rewrite", "remove_dead", nodes, "taken", reason, facts={"class": "exact"}))
 
-    def _listen(self, index: _Index) -> None:
+    def listen(self, one: Pass) -> None:
         """Keep why rules that the user would expect did not fire: the first reason, in the user's own graph."""
-        told = _Index(r for r in index.rules if r.tell and r.name not in self.options.disabled_rules)
+        off = self.options.disabled_rules
+        told = _Index(r for r in one.rules if r.tell and self._admitted(r) and r.name not in off)
         for node in self.graph.nodes.values():
             for rule in told[node.op]:
                 key = (rule.name, node.output)

@@ -85,6 +85,7 @@ class Op(Pattern):
     inputs: tuple[Pattern, ...] | None
     name: str | None = None
     attrs: tuple[tuple[str, Any], ...] = ()
+    reading: str = ""  # where there is no list of inputs: the operator that makes one of the operands
 
     def named(self, name: str) -> Op:
         """The same, captured as `match.nodes[name]`."""
@@ -113,9 +114,9 @@ def op(ops: str | Sequence[str], *inputs: Pattern | Number, name: str | None = N
     return Op(names, tuple(as_pattern(i) for i in inputs), name, tuple(attrs.items()))
 
 
-def any_node(ops: str | Sequence[str] = (), name: str = "node") -> Op:
-    """One of some operators (any, where none is named) on whatever operands."""
-    return Op((ops,) if isinstance(ops, str) else tuple(ops), None, name)
+def any_node(ops: str | Sequence[str] = (), name: str = "node", reading: str = "") -> Op:
+    """One of some operators (any, where none is named) on whatever operands, one of them made by `reading`."""
+    return Op((ops,) if isinstance(ops, str) else tuple(ops), None, name, reading=reading)
 
 
 def any_of(*options: Pattern | Number) -> AnyOf:
@@ -279,7 +280,11 @@ class _Search:
         nodes = b.nodes if p.name is None else {**b.nodes, p.name: node}
         inside = _Bindings(b.values, nodes, (*b.trail, node))
         if p.inputs is None:
-            yield inside
+            makers = [m.op for i in node.reads if (m := self.graph.producer(i)) is not None] if p.reading else []
+            if p.reading and p.reading not in makers:
+                self._fail(inside, "other-operator", "no operand of {} is made by {}", node.name, p.reading)
+            else:
+                yield inside
             return
         operands = (*node.inputs, *(None,) * (len(p.inputs) - len(node.inputs)))
         while len(operands) > len(p.inputs) and operands[-1] is None:
@@ -338,7 +343,8 @@ def needs(p: Pattern) -> tuple[Need, ...]:
         return tuple(dict.fromkeys(n for o in p.options for n in needs(o)))
     if not isinstance(p, Op):
         raise TypeError(f"the root of a pattern is an operator, not {p!r}")
-    return (Need(frozenset(p.ops), tuple(m for i in p.inputs or () if (m := _makers(i)))),)
+    operands = [_makers(i) for i in p.inputs or ()] + [frozenset((p.reading,))] * bool(p.reading)
+    return (Need(frozenset(p.ops), tuple(o for o in operands if o)),)
 
 
 def _makers(p: Pattern) -> frozenset[str]:

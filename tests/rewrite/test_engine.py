@@ -86,7 +86,8 @@ def grows(m: Match, to: Draft) -> str:
     return to.emit("neg", m["x"])
 
 
-@pytest.mark.parametrize(("bad", "code"), [(raises, "raised"), (changes_the_type, "other-type"), (makes_a_cycle, "ill-formed"),
+@pytest.mark.parametrize(("bad", "code"), [(raises, "raised"), (changes_the_type, "other-type"),
+                                           (makes_a_cycle, "ill-formed"),
                                            (spoils_the_graph, None)], ids=lambda v: getattr(v, "name", v))  # fmt: skip
 def test_a_bad_rule_is_undone_and_the_others_go_on(bad: object, code: str | None) -> None:
     g = graph_of("abs", "relu", "neg", "exp")

@@ -1,7 +1,7 @@
 """Every rule, on graphs made from its own pattern: it fires where it must, and the numbers stay.
 
-The tolerance follows from the class and the type: an exact rule may only differ where the oracle of one operator sums in
-another order than that of another; a reassociating one by a few roundings of the terms that are summed.
+The tolerance follows from the class and the type: an exact rule may only differ where the oracle of one operator sums
+in another order than that of another; a reassociating one by a few roundings of the terms that are summed.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def assert_same(graph: Graph, after: Graph, feeds: dict[str, np.ndarray], rule: 
 
 
 def _sums(graph: Graph) -> bool:
-    """Does the oracle sum (in an order that depends on the layout), or do two operators share a formula in two places?"""
-    return any(n.op.startswith(("conv", "matmul", "reduce", "avg", "instance", "softmax", "log_softmax", "layer", "rms", "batch"))
-               for n in graph.nodes.values())  # fmt: skip
+    """Does the oracle sum, in an order that depends on the layout?"""
+    summing = ("conv", "matmul", "reduce", "avg", "instance", "softmax", "log_softmax", "layer", "rms", "batch")
+    return any(n.op.startswith(summing) for n in graph.nodes.values())
 
 
 @pytest.mark.parametrize(("rule", "case"), CASES)

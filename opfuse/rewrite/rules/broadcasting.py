@@ -62,7 +62,7 @@ def _plain(g: Graph) -> list[str]:
 
 @rule(
     "exact",
-    any_node(ELEMENTWISE),
+    any_node(ELEMENTWISE, reading="expand"),
     cases=(
         Case(build=_expanded_operand),
         Case(build=_two_expanded),

@@ -75,7 +75,7 @@ def _gathered(g: Graph, name: str, *others: np.ndarray, shape: tuple[int, ...] =
     return [g.emit(name, [rows, *(g.add_constant(o) for o in others)])]
 
 
-@rule("exact", any_node(ELEMENTWISE, "f"), cases=(
+@rule("exact", any_node(ELEMENTWISE, "f", reading="gather"), cases=(
     Case(build=lambda g: _gathered(g, "gelu_tanh")),
     Case(build=lambda g: _gathered(g, "sub", np.arange(4, dtype=np.float32).reshape(1, 1, 4))),
     Case(build=lambda g: _gathered(g, "add", np.arange(7, dtype=np.float32).reshape(7, 1)), fires=False),

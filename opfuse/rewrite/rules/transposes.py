@@ -118,7 +118,7 @@ def _also_shown(g: Graph) -> list[str]:
     return [g.emit("relu", [t]), t]
 
 
-@rule("exact", any_node(ELEMENTWISE, "f"), cases=(
+@rule("exact", any_node(ELEMENTWISE, "f", reading="transpose"), cases=(
     Case(build=_with_bias), Case(build=_residual), Case(build=_gated), Case(build=_one_side, fires=False),
     Case(build=_also_shown, fires=False),
 ))  # fmt: skip
@@ -159,7 +159,7 @@ def _joined(g: Graph) -> list[str]:
     return [g.emit("concat", [_turned(g, "a", 2, 4, 5, 3), _turned(g, "b", 2, 4, 5, 6)], {"axis": 1})]
 
 
-@rule("exact", any_node("concat", "concat"), cases=(Case(build=_joined),))
+@rule("exact", any_node("concat", "concat", reading="transpose"), cases=(Case(build=_joined),))
 def transpose_through_concat(m: Match, to: Draft) -> str | Refusal:
     """concat(transpose(x), transpose(y), axis) -> transpose(concat(x, y, perm[axis]))"""
     perms = [p for i in m.root.inputs if (p := perm_of(m.graph, i)) is not None]
