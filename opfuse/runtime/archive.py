@@ -9,7 +9,6 @@ stored as a graph and rebuilt; nothing is unpickled.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from opfuse.ir.graph import Graph
 from opfuse.options import Options
 from opfuse.plan.plan import KernelInfo
 from opfuse.plan.serialise import plan_from_json, plan_to_json
-from opfuse.runtime.container import Container, read_container, write_container
+from opfuse.runtime.container import Container, digest, read_container, write_container
 from opfuse.runtime.graph_data import graph_from_data, graph_to_data
 from opfuse.runtime.interface import Interface
 from opfuse.runtime.model import CompiledModel
@@ -167,7 +166,7 @@ def _oracle(graph: Graph, region: Region) -> Any:
 def _add(parts: Parts, data: Any) -> str:
     """The part's name, made of its content, so that what two variants share is stored once."""
     view = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data
-    name = hashlib.sha256(view.data).hexdigest()[:32]
+    name = digest(view)[:32]
     parts[name] = view
     return name
 
