@@ -5,8 +5,8 @@
     write_container(path, {"plan": b"...", "weights": array}, {"opfuse": "0.1.0"})
     container = read_container(path);  container.part("weights")     # a read-only array, mapped from the file
 
-Every part is checked when the file is opened (1 GB/s and more a core). The digests guard against damage, not against malice: a compiled model
-holds machine code and is to be trusted as a shared library is.
+Every part is checked when the file is opened, at 1 GB/s and more a core. The digests guard against damage, not against
+malice: a compiled model holds machine code and is to be trusted as a shared library is.
 """
 
 from __future__ import annotations
