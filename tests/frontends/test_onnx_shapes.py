@@ -159,6 +159,29 @@ def test_constants_that_fold_where_numbers_are_needed() -> None:
     assert ops(graph) == ["reshape"] and y.shape == (6, 4)
 
 
+@pytest.mark.parametrize(
+    ("factor", "rounding", "expected"), [(2.0, "Floor", (2, 6, 4)), (0.5, "Floor", (2, 1, 4)), (0.5, "Ceil", (2, 2, 4))]
+)
+def test_extents_that_go_through_floats(factor: float, rounding: str, expected: tuple[int, ...]) -> None:
+    body = f"""s = Shape (x) h = Gather (s, v1) f = Cast <to = 1> (h) m = Mul (f, k) r = {rounding} (m)
+               i = Cast <to = 7> (r) a = Gather (s, v0) b = Gather (s, v2) n = Concat <axis = 0> (a, i, b)
+               y = Resize <mode = "nearest"> (x, "", "", n)"""
+    model = small(13, {"x": X}, body, symbolic=True, constants={**NUMBERS, "k": np.float32(factor)})
+    graph = load(model, {} if factor == 2.0 else {"x": X.shape})
+    assert "cast" not in ops(graph)
+    assert evaluate(graph, {"x": X})["y"].shape == expected
+
+
+def test_floats_that_may_round_either_way_are_not_followed() -> None:
+    start, end = "s = Shape (x) f = Cast <to = 1> (s)", "i = Cast <to = 7> (m) y = ConstantOfShape (i)"
+    constants = {"k": np.float32(0.7), "c": np.float32(3)}
+    for middle in ("m = Mul (f, k)", "q = Div (f, c) m = Mul (q, c)", "q = Add (f, k) m = Floor (q)"):
+        with pytest.raises(UnsupportedOperators, match="depend on data"):
+            load(small(13, {"x": X}, f"{start} {middle} {end}", symbolic=True, constants=constants))
+    thirds = small(13, {"x": X}, f"{start} q = Div (f, c) m = Floor (q) {end}", symbolic=True, constants=constants)
+    assert evaluate(load(thirds), {"x": X})["y"].shape == (0, 1, 1)
+
+
 def test_overridable_numbers_of_shapes_become_constants() -> None:
     feeds = {"x": X, "w": np.array([2.0], np.float32), "s": np.array([6, 4])}
     graph = load(small(13, feeds, "r = Reshape (x, s) y = Mul (r, w)", constants={"w": feeds["w"], "s": feeds["s"]}))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from opfuse.frontends.onnx.ratios import Ratio, ratios_of
 from opfuse.ir import dims
 from opfuse.ir.dims import Dim
 from opfuse.ir.graph import Graph, Node
@@ -23,8 +24,9 @@ from opfuse.ir.ops import get
 from opfuse.ir.types import DType
 
 LARGEST = 4096  # elements: tensors of shape arithmetic are short; longer integer tensors are data
+LARGEST_FLOAT = 16  # float constants longer than a shape are weights
 _FAR = 10**8  # exporters write such numbers (2**31 - 1, 10**9) for "to the end"; no axis is that long
-_TRACKED = (DType.I64, DType.I32, DType.BOOL)
+_TRACKED = (DType.I64, DType.I32, DType.BOOL, DType.F32, DType.F64)
 
 
 class Unknown(Exception):
@@ -172,10 +174,15 @@ class Contents:
         if (found := self._known.get(value)) is not None:
             return found
         constant = self.graph.constants.get(value)
-        if constant is None or constant.size > LARGEST or self.graph.types[value].dtype.is_float:
+        if constant is None or constant.size > LARGEST or self.graph.types[value].dtype not in _TRACKED:
             return None
-        self._known[value] = found = _objects(constant)
-        return found
+        if constant.dtype.kind != "f":
+            contents: np.ndarray | None = _objects(constant)
+        else:
+            contents = ratios_of(constant) if constant.size <= LARGEST_FLOAT else None
+        if contents is not None:
+            self._known[value] = contents
+        return contents
 
     def rename(self, old: str, new: str) -> None:
         if old in self._known:
@@ -210,13 +217,15 @@ class Contents:
         type_ = self.graph.types[node.output]
         if evaluate is None or type_.dtype not in _TRACKED or not _is_short(type_.shape):
             return
+        if node.op not in _ON_FLOATS and any(self.graph.types[i].dtype.is_float for i in node.reads):
+            return
         operands = [None if i is None else self.of(i) for i in node.inputs]
         if any(c is None and i is not None for c, i in zip(operands, node.inputs, strict=True)):
             return
         try:
             result = np.asarray(evaluate(node, operands), object)
-        except (Unknown, IndexError):  # an index outside: the operator's own rule speaks when it runs
-            return
+        except (Unknown, ArithmeticError, IndexError, ValueError):
+            return  # an index outside, for example: the operator's own rule speaks when numbers are needed
         if result.shape == type_.shape and _fits(result, type_.dtype):
             self._known[node.output] = result
 
@@ -240,10 +249,11 @@ class Contents:
     def materialise(self) -> None:
         """Cut shape arithmetic out: whoever reads a value with known contents reads `dims` or a constant instead."""
         graph = self.graph
-        arithmetic = {v for v in self._known if graph.producer(v) is not None}
+        # Contents of float values only help to find numbers: who reads such a value reads data.
+        whole = {v for v in self._known if graph.producer(v) is not None and not graph.types[v].dtype.is_float}
         replaced = {}
-        for value in [v for v in graph.types if v in arithmetic]:
-            if graph.is_output(value) or any(not set(n.outputs) <= arithmetic for n in graph.consumers(value)):
+        for value in [v for v in graph.types if v in whole]:
+            if graph.is_output(value) or any(not set(n.outputs) <= whole for n in graph.consumers(value)):
                 node = graph.producer(value)
                 assert node is not None
                 replaced[self._place(value, node.origin)] = value
@@ -285,6 +295,8 @@ def _is_short(shape: tuple[Dim, ...]) -> bool:
 
 def _fits(contents: np.ndarray, dtype: DType) -> bool:
     """Whether no number leaves the type: arithmetic that wraps around is data, not shapes."""
+    if dtype.is_float:
+        return all(isinstance(d, Ratio) for d in contents.flat)
     if dtype is DType.BOOL:
         return all(isinstance(d, bool) for d in contents.flat)
     limit = 2 ** (8 * dtype.bytes - 1)
@@ -335,9 +347,26 @@ def _absolute(a: Dim) -> Dim:
 
 
 def _cast(node: Node, operands: Sequence[Any]) -> Any:
-    if node.attrs["to"] is DType.BOOL:
+    to: DType = node.attrs["to"]
+    if to is DType.BOOL:
+        if any(isinstance(d, Ratio) for d in operands[0].flat):
+            raise Unknown("the truth of a float")
         return _EVALUATORS["not_equal"](node, [operands[0], np.asarray(0, object)])
-    return np.frompyfunc(lambda d: int(d) if isinstance(d, bool) else d, 1, 1)(operands[0])
+
+    def cast(d: Dim | Ratio) -> Dim | Ratio:
+        if isinstance(d, Ratio):
+            return d if to.is_float else truncated_quotient(d.numerator, d.denominator)
+        number = int(d) if isinstance(d, bool) else d
+        return Ratio(number, 1) if to.is_float else number
+
+    return np.frompyfunc(cast, 1, 1)(operands[0])
+
+
+def _divide(a: Dim | Ratio, b: Dim | Ratio) -> Dim | Ratio:
+    if isinstance(a, Ratio) and isinstance(b, Ratio):
+        return a / b
+    assert not isinstance(a, Ratio) and not isinstance(b, Ratio), "one type of both operands"
+    return truncated_quotient(a, b)
 
 
 def _where(node: Node, operands: Sequence[Any]) -> Any:
@@ -386,13 +415,18 @@ def _reduce(function: Callable[[Any, Any], Any], initial: Any) -> Evaluator:
     return evaluate
 
 
+_ON_FLOATS = frozenset(
+    ("identity", "cast", "neg", "add", "sub", "mul", "div", "floor", "ceil")
+    + ("where", "gather", "slice", "concat", "reshape", "transpose", "expand", "tile")
+)
 _EVALUATORS: dict[str, Evaluator] = {
+    "floor": _each(lambda a: a.floor()), "ceil": _each(lambda a: a.ceil()),
     "dims": lambda node, operands: _objects_of(node.attrs["values"]),
     "identity": lambda node, operands: operands[0],
     "cast": _cast,
     "neg": _each(lambda a: -a), "abs": _each(_absolute),
     "add": _each(lambda a, b: a + b), "sub": _each(lambda a, b: a - b), "mul": _each(lambda a, b: a * b),
-    "div": _each(truncated_quotient), "mod": _each(_modulo),
+    "div": _each(_divide), "mod": _each(_modulo),
     "minimum": _each(lambda a, b: minimum(a, b)), "maximum": _each(lambda a, b: maximum(a, b)),
     "equal": _compare(lambda s: s == 0), "not_equal": _compare(lambda s: s != 0),
     "less": _compare(lambda s: s < 0), "less_equal": _compare(lambda s: s <= 0),
