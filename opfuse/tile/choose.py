@@ -16,7 +16,7 @@ from opfuse.ir.index import AxisTerm, Index
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
 from opfuse.tile.axes import volume
-from opfuse.tile.program import Buffer, Dot, Load, Loop, Phase, Program, loop_axes, shape_axes, statements
+from opfuse.tile.program import Buffer, Dot, Load, Loop, Phase, Program, Statement, loop_axes, shape_axes, statements
 from opfuse.tile.schedule import Packing, Schedule
 
 NOMINAL = 64
@@ -51,7 +51,9 @@ def _stream_schedule(program: Program, phase: Phase, target: Target) -> Schedule
         tile[a.name] = n
         wanted = max(1, wanted // n)
     large = any(_bytes(b) > target.l2_bytes // 2 for b in program.buffers)
-    return Schedule(tile=tile, stream=4, register=_register(target, 4), prefetch=4096 if large else 0, unroll=_short_loops(phase))
+    vectors = min(4, -(-size(lane.extent) // target.lanes())) if lane is not None else 4
+    return Schedule(tile=tile, stream=4, register=_register(target, 3 if vectors == 3 else vectors, _live_tiles(phase)),
+                    prefetch=4096 if large else 0, unroll=_short_loops(phase))  # fmt: skip
 
 
 def _lane(phase: Phase) -> Axis | None:
@@ -81,7 +83,8 @@ def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> S
     column = dot.out.axes[-1]
     rows = [a for a in dot.out.axes[:-1] if a in dot.a.axes or a in phase.grid]
     row = rows[-1] if rows else None
-    register = _register(target, _vectors(size(column.extent), size(row.extent) if row else 1, target))
+    vectors = _vectors(size(column.extent), size(row.extent) if row else 1, target)
+    register = _register(target, vectors, _live_tiles(phase))
     panel = register[1] * lanes
     tile = {a.name: 4 for a in loop_axes(phase.body) if a in shape_axes(phase.body)}
     depth = size(dot.over.extent) * math.prod(size(a.extent) for a in loop_axes(phase.body) if a != dot.over)
@@ -101,11 +104,33 @@ def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> S
     )  # fmt: skip
 
 
-def _register(target: Target, vectors: int) -> tuple[int, int]:
-    """Rows of the accumulator tile that fit the registers beside its columns and a broadcast."""
-    if target.registers >= 32:
-        return {1: (12, 1), 2: (14, 2), 3: (9, 3), 4: (6, 4)}[vectors]
-    return {1: (8, 1), 2: (6, 2), 3: (4, 3), 4: (3, 4)}[vectors]
+def _register(target: Target, vectors: int, live: int = 1) -> tuple[int, int]:
+    """Rows of the accumulator tile that fit the registers beside its columns and a broadcast.
+
+    `live` accumulator tiles are held at once: a pool around a convolution carries its own maximum beside the sums.
+    """
+    wide = target.registers >= 32
+    rows = {1: 12, 2: 14, 3: 9, 4: 6}[vectors] if wide else {1: 8, 2: 6, 3: 4, 4: 3}[vectors]
+    if live == 1:
+        return rows, vectors
+    vectors = min(vectors, 2)
+    return max(1, ((28 if wide else 12) // live) // vectors), vectors
+
+
+def _live_tiles(phase: Phase) -> int:
+    """How many accumulator tiles nested loops hold at once: one more wherever a loop combines what an inner loop made."""
+
+    def live(body: tuple[Statement, ...]) -> int:
+        deepest = 0
+        for s in body:
+            if isinstance(s, Loop) and s.carries:
+                inner = live(s.body)
+                handed_up = {c.tile for b in s.body if isinstance(b, Loop) for c in b.carries}
+                own = any(c.next not in handed_up for c in s.carries)
+                deepest = max(deepest, inner + (1 if own or not inner else 0))
+        return deepest
+
+    return max(1, live(phase.body))
 
 
 def _vectors(columns: int, rows: int, target: Target) -> int:
