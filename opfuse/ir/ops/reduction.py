@@ -10,6 +10,7 @@ smallest integer), mean NaN. A NaN anywhere gives NaN, also for maximum and mini
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -225,8 +226,17 @@ def _arg(name: str, extreme: str, function: Any) -> Operator:
         Sample((np.array([[np.nan, 1, np.nan]], np.float16),), {"axis": 1, "last": True, "keepdims": False}),
     )
     attributes = {"axis": REQUIRED, "keepdims": True, "last": False}
-    return Operator(name, Kind.HOST, ("x",), _infer_arg, array_oracle(find, result=DType.I64), attributes,
-                    flops=lambda call: call.type(0).elements, samples=samples)  # fmt: skip
+    return Operator(
+        name,
+        Kind.COMPOSITE,
+        ("x",),
+        _infer_arg,
+        array_oracle(find, result=DType.I64),
+        attributes,
+        expand=partial(_expand_arg, extreme=extreme),
+        flops=lambda call: call.type(0).elements,
+        samples=samples,
+    )
 
 
 def _square(x: Scalar) -> Scalar:
