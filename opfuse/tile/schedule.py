@@ -32,6 +32,7 @@ class Schedule:
     # GPU
     warps: int = 4
     stages: int = 2
+    group: int = 1  # blocks of the last but one grid axis that run as one band, to share what they read in L2
 
 
 @dataclass(frozen=True)

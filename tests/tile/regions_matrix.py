@@ -240,7 +240,7 @@ def gemm_cpu(
     )
 
 
-GEMM_GPU = (Schedule({"m": 16, "n": 16, "k": 16}), Schedule({"m": 32, "n": 64, "k": 32}))
+GEMM_GPU = (Schedule({"m": 16, "n": 16, "k": 16}, group=2), Schedule({"m": 32, "n": 64, "k": 32}))
 NARROW = Schedule({"m": 6, "n": 32, "k": 4}, register=(6, 2))  # nothing packed
 
 
@@ -309,7 +309,7 @@ def cases() -> list[Case]:
             lambda A, W: {"Y": A @ W},
             stacks,
             (Schedule({"b": 1, "m": 6, "n": 32, "k": 4}, register=(6, 2)),),
-            (Schedule({"b": 1, "m": 16, "n": 16, "k": 16}), Schedule({"b": 2, "m": 16, "n": 32, "k": 16})),
+            (Schedule({"b": 1, "m": 16, "n": 16, "k": 16}), Schedule({"b": 2, "m": 16, "n": 16, "k": 16}, group=2)),
         )
         for n, k in ((33, 17), (16, 32))
     ]

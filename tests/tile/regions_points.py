@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opfuse.ir.index import quotient, remainder
-from opfuse.ir.scalar import FUNCTIONS, Position, apply, cast
+from opfuse.ir.scalar import FUNCTIONS, Position, Scalar, apply, cast, const
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Program
 from opfuse.tile.schedule import Schedule
@@ -30,6 +30,33 @@ def one_function(name: str, dtype: DType, to: DType | None = None) -> Program:
     args = [k.load(buffer(t, "N", dtype=d), n) for t, d in zip("ABC", types, strict=False)]
     value = apply(name, *args, dtype=to)
     k.store(value, out("Y", "N", dtype=value.dtype), n)
+    return k.program()
+
+
+def every_function(dtype: DType) -> Program:
+    """All functions that a type has, with tiles and with numbers as arguments, each into an output of its own."""
+    kind = "f" if dtype.is_float else "b" if dtype is B else "i"
+    (n,) = every = axes(n="N")
+    k = kernel(f"every_function_{dtype.value}", every, (n,))
+    a, b = k.load(buffer("A", "N", dtype=dtype), n), k.load(buffer("B", "N", dtype=dtype), n)
+    m = k.load(buffer("M", "N", dtype=B), n)
+    three = const(3, dtype)
+    values: list[Scalar] = []
+    for row in FUNCTIONS.values():
+        if kind not in row.kinds or (row.name == "neg" and not dtype.is_signed):
+            continue
+        if row.name == "cast":
+            values += [
+                apply("cast", a, dtype=to) for to in (F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, B)
+            ]
+        elif row.name == "select":
+            values += [apply("select", m, a, b), apply("select", m, three, b), apply("select", m, three, three)]
+        elif row.arity == 1:
+            values += [apply(row.name, a), apply(row.name, three)]
+        else:
+            values += [apply(row.name, a, b), apply(row.name, a, three), apply(row.name, three, b)]
+    for number, value in enumerate(values):
+        k.store(value, out(f"Y{number}", "N", dtype=value.dtype), n)
     return k.program()
 
 
@@ -55,7 +82,6 @@ SPECIAL = [
     -np.inf,
     np.nan,
 ]
-POSITIVE = ("log", "sqrt", "rsqrt")
 
 
 def values_for(name: str) -> Any:
@@ -68,14 +94,15 @@ def values_for(name: str) -> Any:
                 return np.where(x == 0, 3, x)
             return np.abs(x) % 5 if b.name == "B" and name == "pow" else x
         x = rng.standard_normal(shape) * 4
-        if name in ("floordiv", "mod", "fmod"):  # differ by a whole step where a rounded quotient meets an integer
-            return np.where(x == 0, 0.7, np.round(x * 8) / 8) + (0.0 if b.name == "A" else 0.3)
-        step = len(SPECIAL)
-        for i in range(min(len(x), step * step if name not in ("pow", "div") else step)):
-            x[i] = SPECIAL[i % step if b.name == "A" else i // step if step * step <= len(x) else i % step]
-        if name == "pow" and b.name == "A":
-            return np.abs(x)
-        return np.abs(x) if name in POSITIVE and b.dtype is not F32 else x
+        if name in ("floordiv", "mod", "fmod"):  # eighths: a quotient near an integer is that integer, in every type
+            return np.where(np.abs(x) < 1 / 8, 0.5, np.round(x * 8) / 8)
+        special = [v for v in SPECIAL if b.dtype is not DType.F16 or v != 3e4]  # its square leaves float16
+        step, every = len(special), len(x) >= len(special) ** 2
+        for i in range(min(len(x), step * step if every and name != "pow" else step)):
+            x[i] = special[i // step if every and b.name != "A" else i % step]
+        if name == "pow":
+            return np.abs(x) % 8 if b.name == "A" else np.clip(x, -3, 3)
+        return x
 
     return fill
 

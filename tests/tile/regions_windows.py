@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from opfuse.ir.dims import ceildiv, floordiv, symbol
 from opfuse.ir.scalar import Position, Scalar, const
 from opfuse.tile.program import Program
 from opfuse.tile.schedule import Packing, Schedule
@@ -111,6 +112,22 @@ def max_pool(height: int, width: int, channels: int, w: Window) -> Program:
     return k.program()
 
 
+def pool_symbolic_height(width: int, channels: int, w: Window, rounded_up: bool) -> Program:
+    """The output's height is a quotient of a run-time extent, rounded down or up (ceil_mode)."""
+    height = symbol("H")
+    over = height + (2 * w.pad - w.dilation * (w.kernel - 1) - 1)
+    oh_ = (ceildiv(over, w.stride) if rounded_up else floordiv(over, w.stride)) + 1
+    b, oh, ow, c, kh, kw = every = axes(b="B", oh=oh_, ow=w.outputs(width), c=channels, kh=w.kernel, kw=w.kernel)
+    k = kernel("pool_symbolic", every, (b, oh, ow, c), (kh, kw))
+    y, x = (o.index * w.stride + t.index * w.dilation - w.pad for o, t in ((oh, kh), (ow, kw)))
+    with k.loop(kh, (NEG_INF, (b, oh, ow, c))) as (outer,):
+        with k.loop(kw, outer) as (inner,):
+            k.next(fn("max", inner, k.load(buffer("X", "B", height, width, channels), b, y, x, c, pad=NEG_INF)))
+        k.next(inner)
+    k.store(outer, out("Y", "B", oh_, w.outputs(width), channels), b, oh, ow, c)
+    return k.program()
+
+
 def conv_relu_max_pool(height: int, width: int, c_size: int, oc_size: int) -> Program:
     """3x3 convolution, ReLU, 3x3 pool with stride 2: overlapping windows are made again."""
     ph_, pw_ = (height + 1) // 2, (width + 1) // 2
@@ -190,8 +207,8 @@ def np_conv_pool(X: Array, Wt: Array, Bias: Array) -> dict[str, Array]:
 # ---- cases -----------------------------------------------------------------------------------------------------------
 BATCHES = ({"B": 0}, {"B": 1}, {"B": 2})
 PIXELS_GPU = (
-    Schedule({"b": 1, "oh": 1, "ow": 4, "c": 32, "oc": 32, "g": 1}),
-    Schedule({"b": 1, "oh": 2, "ow": 8, "c": 8, "oc": 16, "g": 2}),
+    Schedule({"b": 1, "oh": 8, "ow": 8, "c": 32, "oc": 32, "g": 1}),
+    Schedule({"b": 2, "oh": 2, "ow": 16, "c": 16, "oc": 16, "g": 2}),
 )
 
 
@@ -203,8 +220,8 @@ def conv_schedule(width: int) -> tuple[Schedule, ...]:
 def cases() -> list[Case]:
     made = []
     gpu = (
-        Schedule({"b": 1, "oh": 4, "ow": 8, "c": 16, "oc": 32}),
-        Schedule({"b": 1, "oh": 1, "ow": 16, "c": 16, "oc": 16}),
+        Schedule({"b": 1, "oh": 8, "ow": 16, "c": 16, "oc": 32}),
+        Schedule({"b": 2, "oh": 2, "ow": 8, "c": 32, "oc": 64}),
     )
     for h, w, c, oc in ((14, 14, 32, 64), (9, 7, 17, 33), (1, 1, 1, 1)):
         made.append(
@@ -279,7 +296,19 @@ def cases() -> list[Case]:
     ):
         name = f"max-pool {window.kernel}x{window.kernel} stride {window.stride} {h}x{w} C={c}"
         made.append(Case(name, max_pool(h, w, c, window), pool_reference(window), BATCHES, cpu, PIXELS_GPU))
-    pooled = (Schedule({"b": 1, "ph": 2, "pw": 8, "c": 16, "oc": 32}),)
+    for up in (False, True):
+        window = Window(3, 2)
+
+        def pooled_rows(X: Array, up: bool = up) -> dict[str, Array]:
+            bottom = 2 if up and X.shape[1] % 2 == 0 else 0  # the last window may hang over
+            padded = np.pad(X, ((0, 0), (0, bottom), (0, 0), (0, 0)), constant_values=-np.inf)
+            return {"Y": np.max([x for _, _, x in taps_of(padded, Window(3, 2), -np.inf)], axis=0)}
+
+        name = f"max-pool, run-time height, rounded {'up' if up else 'down'}"
+        sizes = ({"B": 1, "H": 1}, {"B": 2, "H": 7}, {"B": 1, "H": 8})
+        program = pool_symbolic_height(9, 17, window, up)
+        made.append(Case(name, program, pooled_rows, sizes, cpu, PIXELS_GPU))
+    pooled = (Schedule({"b": 1, "ph": 8, "pw": 8, "c": 32, "oc": 64}),)
     for h, w, c, oc in ((14, 14, 16, 32), (9, 7, 17, 33)):
         made.append(
             Case(

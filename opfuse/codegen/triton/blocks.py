@@ -3,8 +3,8 @@
 Blocks are powers of two, so an axis that its block does not divide gets a mask; an axis of block 1 is a scalar and no
 dimension; what a dot sums over is at least as long as a tensor core wants.
 
-    Blocks(phase, schedule, names).block(axis)         # 64
-    address(X, (b, 2 * oh + kh - 1, c))                # "X + (kh - 1) * 896 + b * 12544 + oh[:, None] * 1792 + c[None, :]"
+    Blocks(phase, schedule).block(axis)                # 64
+    address(X, (b, 2 * oh + kh - 1, c))                # "X + kh * 896 + -896 + oh[:, None] * 1792 + c[None, :]"
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder, Term
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.check import affine_range
-from opfuse.tile.program import Buffer, Dot, Phase, Program, Tile, phase_axes, shape_axes, statements
+from opfuse.tile.program import Buffer, Dot, Phase, Program, Tile, phase_axes, shape_axes, statements, whole_axes
 from opfuse.tile.schedule import Schedule
 
 MAX_ELEMENTS = 1 << 20  # of a block: triton.language.TRITON_MAX_TENSOR_NUMEL
@@ -107,8 +107,6 @@ class Blocks:
         return min(asked, power_of_two(a.extent)) if isinstance(a.extent, int) else asked
 
     def _whole(self, a: Axis) -> bool:
-        from opfuse.tile.program import whole_axes
-
         return a in whole_axes(self.phase)
 
     def _refuse(self, code: str, text: str, **facts: object) -> None:
@@ -155,13 +153,12 @@ class Places:
         if isinstance(a, Symbol):
             return self.names("symbol", a.name)
         left, right = self.dim(a.left), self.dim(a.right)
-        match a.op:
-            case "floordiv":
-                return f"({left} // {right})"
-            case "mod":
-                return f"({left} % {right})"
-            case _:
-                return f"tl.{a.op}imum({left}, {right})"
+        if a.op in ("min", "max"):
+            return f"tl.{a.op}imum({left}, {right})"
+        if _never_negative(a.left):
+            return f"({left} {'//' if a.op == 'floordiv' else '%'} {right})"
+        rest = f"(({left} % {right} + {right}) % {right})"  # Triton's quotients truncate; these round down
+        return rest if a.op == "mod" else f"(({left} - {rest}) // {right})"
 
     def along(self, axis_name: str, dims: Sequence[Axis], wide: bool = False) -> str:
         """The axis' positions, shaped to broadcast in a block of these dimensions."""
@@ -183,7 +180,7 @@ class Places:
             (vectors if _depends(term, names) else scalars).append(text)
         if i.const != 0 or not (scalars or vectors):
             scalars.append(self.dim(i.const))
-        return " + ".join(scalars + vectors)
+        return _sum(scalars + vectors)
 
     def _term(self, term: Term, dims: Sequence[Axis], wide: bool) -> str:
         match term:
@@ -200,10 +197,28 @@ class Places:
         raise NotImplementedError  # the printer knows the tiles
 
     def address(self, b: Buffer, index: tuple[Index, ...], dims: Sequence[Axis]) -> str:
+        """Pointer arithmetic; in a large buffer terms that together fit 32 bits stay there, others are 64-bit."""
         flat = Index()
         for i, stride in zip(index, b.element_strides, strict=True):
             flat = flat + i * stride
-        return f"{self.names('buffer', b.name)} + {self.index(flat, dims, is_wide(b))}"
+        near, far = (flat, Index()) if not is_wide(b) else self.split(flat)
+        parts = [self.names("buffer", b.name)]
+        if far.terms or far.const != 0:
+            parts.append(self.index(far, dims, wide=True))
+            near_text = f"({self.index(near, dims)})" if len(near.terms) > 1 else self.index(near, dims)
+            return _sum([*parts, near_text] if near.terms else parts)
+        return _sum([*parts, self.index(near, dims)])
+
+    def split(self, flat: Index) -> tuple[Index, Index]:
+        """(terms of constant reach that add up to less than 2^31, the rest)."""
+        near, far, reach = Index(), Index((), flat.const), 0
+        for term, c in flat.terms:
+            extent = self.blocks.axes[term.name].extent if isinstance(term, AxisTerm) else None
+            if isinstance(c, int) and isinstance(extent, int) and reach + abs(c) * extent <= MAX_OFFSET:
+                near, reach = near + Index(((term, c),)), reach + abs(c) * extent
+            else:
+                far = far + Index(((term, c),))
+        return near, far
 
     def inside(self, b: Buffer, index: tuple[Index, ...], dims: Sequence[Axis]) -> list[str]:
         """Conditions under which a padded read stays in its buffer, without those that always hold."""
@@ -219,6 +234,17 @@ class Places:
             if reach is None or not isinstance(extent, int) or reach[1] >= extent:
                 guards.append(f"(({text}) < {self.dim(extent)})")
         return guards
+
+
+def _sum(parts: Sequence[str]) -> str:
+    return " + ".join(parts).replace(" + -", " - ")
+
+
+def _never_negative(d: Dim) -> bool:
+    """Proven from the signs of its terms: symbols are extents."""
+    if isinstance(d, int):
+        return d >= 0
+    return all(c > 0 for _, c in d.terms) and all(isinstance(a, Symbol) for monomial, _ in d.terms for a in monomial)
 
 
 def is_wide(b: Buffer) -> bool:

@@ -108,9 +108,9 @@ def power(x, y):
     "integer_power": """
 @triton.jit
 def integer_power(x, y):
-    made = x * 0 + 1
-    factor = x
-    rest = y
+    made = x * 0 + y * 0 + 1  # the shape of both
+    factor = x + y * 0
+    rest = y + x * 0
     for _ in range(0, 64):
         made = tl.where((rest & 1) != 0, made * factor, made)
         factor = factor * factor
@@ -219,7 +219,7 @@ def typed_number(c: Const) -> str:
 
 
 def apply_text(function: str, args: Sequence[str], dtype: DType) -> str:
-    """The function of arguments given as text, all of `dtype` (a select's condition apart). Result as the table says."""
+    """The function of arguments given as text, all of `dtype` (a select's condition apart)."""
     if function in INFIX and dtype is not DType.BF16:
         return f"({args[0]} {INFIX[function]} {args[1]})"
     if dtype is DType.BF16 or (dtype is DType.F16 and function in WIDENED):
@@ -249,7 +249,7 @@ def cast_text(x: str, source: DType, to: DType) -> str:
 
 
 def reduce_text(combine: str, x: str, axis: int, dtype: DType) -> str:
-    """A tile reduced along one of its dimensions. `tl.max` and `tl.min` drop NaN, so floats get combiners of their own."""
+    """A tile reduced along one dimension. `tl.max` and `tl.min` drop NaN, so floats get combiners of their own."""
     if dtype in (DType.F16, DType.BF16):
         return f"{reduce_text(combine, f'{x}.to(tl.float32)', axis, DType.F32)}.to({TYPES[dtype]})"
     if dtype is DType.BOOL:

@@ -4,8 +4,9 @@
         case Refusal(code="not-a-power-of-two"): ...
         case Footprint(registers, scratch_bytes): ...    # scratch_bytes: shared memory of one block of threads
 
-Shared memory is an estimate from how Triton 3.6 stages loads: an operand of a dot that is loaded inside a loop takes one
-buffer a pipeline stage, any other operand of a dot one; reductions across warps are small beside them.
+Shared memory is an estimate from how Triton 3.6 stages loads: an operand of a dot that is loaded inside a loop takes
+one buffer a pipeline stage (8-bit ones are also transposed, into one more), any other operand of a dot one; reductions
+across warps are small beside them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def legal(program: Program, schedule: Schedule, target: Target) -> Footprint | R
     """What the program takes on the target under the schedule, or why it cannot run there."""
     if target.kind != "gpu":
         return Refusal(
-            "not-a-gpu", f"Triton kernels run on GPUs, and {target.name} is a {target.kind}", {"target": target.name}
+            "not-a-gpu", f"Triton kernels run on GPUs; {target.name} is a {target.kind}", {"target": target.name}
         )
     for b in program.buffers:
         if b.halo is not None:
@@ -56,9 +57,10 @@ def _phase(phase: Phase, schedule: Schedule, target: Target) -> Footprint | Refu
     if blocks.refusal is not None:
         return blocks.refusal
     for t in _tiles(phase):
-        if blocks.elements(t) > MAX_ELEMENTS:
-            return Refusal("block-too-large", f"tile {t.name} would hold {blocks.elements(t)} elements; Triton allows {MAX_ELEMENTS}",
-                           {"tile": t.name, "elements": blocks.elements(t), "allowed": MAX_ELEMENTS})  # fmt: skip
+        elements = blocks.elements(t)
+        if elements > MAX_ELEMENTS:
+            text = f"tile {t.name} would hold {elements} elements; Triton allows {MAX_ELEMENTS}"
+            return Refusal("block-too-large", text, {"tile": t.name, "elements": elements, "allowed": MAX_ELEMENTS})
     for s in statements(phase.body):
         if isinstance(s, Dot) and not matrix_shaped(s, blocks.size):
             elements = blocks.elements(s.out) * blocks.block(s.over)
@@ -97,11 +99,12 @@ def shared_bytes(phase: Phase, blocks: Blocks, stages: int) -> int:
 def _dots(body: tuple[Statement, ...], blocks: Blocks, stages: int) -> int:
     loaded = {s.out.name for s in body if isinstance(s, Load)}
     operand_tiles = {t for s in body if isinstance(s, Dot) and matrix_shaped(s, blocks.size) for t in (s.a, s.b)}
-    return sum(blocks.elements(t) * t.dtype.bytes * (stages if t.name in loaded else 1) for t in operand_tiles)
+    staged = {t.name: stages + (t.dtype.bytes == 1) for t in operand_tiles if t.name in loaded}
+    return sum(blocks.elements(t) * t.dtype.bytes * staged.get(t.name, 1) for t in operand_tiles)
 
 
 def live_words(phase: Phase, blocks: Blocks) -> int:
-    """The most 32-bit words of tiles alive at once; operands of dots that are loaded count as shared memory, not here."""
+    """The most 32-bit words of tiles alive at once; loaded operands of dots are in shared memory and not counted."""
     flat = list(statements(phase.body))
     last: dict[str, int] = {}
     for k, s in enumerate(flat):

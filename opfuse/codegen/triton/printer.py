@@ -45,7 +45,7 @@ from opfuse.tile.program import (
     Statement,
     Store,
     Tile,
-    operands,
+    gathers,
     whole_axes,
 )
 from opfuse.tile.schedule import Schedule
@@ -142,18 +142,52 @@ class _PhasePrinter(Places):
         """Positions of the grid axes from the program's number: the first of the order changes slowest."""
         order = [a for name in self.schedule.order for a in self.phase.grid if a.name == name]
         order += [a for a in self.phase.grid if a not in order]
+        counts = {a.name: self.count(a) for a in order}
         if order:
             self.emit("pid = tl.program_id(0)")
-        for k, a in reversed(list(enumerate(order))):
-            block, first = self.blocks.block(a), self.first(a)
-            count = f"(({self.dim(a.extent)} + {block - 1}) // {block})" if block > 1 else self.dim(a.extent)
-            at = "pid" if k == 0 else f"pid % {count}"
-            self.emit(f"{first} = ({at}) * {block}" if block > 1 else f"{first} = {at}")
-            if k:
-                self.emit(f"pid = pid // {count}")
+        at = {a.name: f"pid % {counts[a.name]}" for a in order}
+        if self.schedule.group > 1 and len(order) > 1:
+            at |= self.grouped(order[-2], order[-1], last=len(order) == 2)
+            order, inner = order[:-2], order[-2:]
+        else:
+            inner = []
+        for k, a in [*((-1, a) for a in inner), *reversed(list(enumerate(order)))]:
+            block, first, number = self.blocks.block(a), self.first(a), "pid" if k == 0 else at[a.name]
+            self.emit(
+                f"{first} = {number if number.isidentifier() else f'({number})'} * {block}"
+                if block > 1
+                else f"{first} = {number}"
+            )
+            if k > 0:
+                self.emit(f"pid = pid // {counts[a.name]}")
             self.positions(a, first)
             if block > 1 and self.blocks.ragged(a):
                 self.limit[a.name] = self.dim(a.extent)
+
+    def count(self, a: Axis) -> str:
+        """How many blocks the axis has."""
+        block = self.blocks.block(a)
+        if isinstance(a.extent, int):
+            return str(-(-a.extent // block))
+        return f"(({self.dim(a.extent)} + {block - 1}) // {block})" if block > 1 else self.dim(a.extent)
+
+    def grouped(self, a: Axis, b: Axis, last: bool) -> dict[str, str]:
+        """Block numbers of the two innermost grid axes, walked in bands of `group` blocks of the first.
+
+        Blocks that run at the same time then share rows of one operand and columns of the other in the L2 cache.
+        """
+        group = self.schedule.group
+        rows, columns = (self.names("count", f"{x.name}_count") for x in (a, b))
+        self.emit(f"{rows} = {self.count(a)}")
+        self.emit(f"{columns} = {self.count(b)}")
+        inner, start, height = (self.names("group", f"{name}") for name in ("inner", "band", "height"))
+        self.emit(f"{inner} = pid" if last else f"{inner} = pid % ({rows} * {columns})")
+        if not last:
+            self.emit(f"pid = pid // ({rows} * {columns})")
+        self.emit(f"{start} = {inner} // ({group} * {columns}) * {group}")
+        self.emit(f"{height} = tl.minimum({rows} - {start}, {group})")
+        self.emit(f"{inner} = {inner} % ({group} * {columns})")
+        return {a.name: f"{start} + {inner} % {height}", b.name: f"{inner} // {height}"}
 
     def first(self, a: Axis) -> str:
         return self.names("first", f"{a.name}_0")
@@ -214,8 +248,6 @@ class _PhasePrinter(Places):
         self.define(s.out, f"tl.load({place}{guard})")
 
     def gathered_axes(self, index: tuple[Index, ...]) -> set[str]:
-        from opfuse.tile.program import gathers
-
         return {a.name for t in gathers(index) for a in self.tiles[t].axes}
 
     def store(self, s: Store) -> None:
@@ -379,4 +411,4 @@ class _PhasePrinter(Places):
         return " + ".join(parts)
 
 
-__all__ = ["Entry", "PrintedKernel", "Stage", "legal", "operands", "print_program"]
+__all__ = ["Entry", "PrintedKernel", "Stage", "legal", "print_program"]

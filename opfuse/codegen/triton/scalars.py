@@ -72,7 +72,7 @@ class ScalarText:
         """The expression as a tensor, also where it is a number."""
         return typed_number(x) if isinstance(x, Const) else self.text(x, dims)
 
-    # ---- positions ----------------------------------------------------------------------------------------------------
+    # ---- positions --------------------------------------------------------------------------------------------------
     def narrow(self, args: Sequence[Scalar]) -> bool:
         has_position = any(isinstance(p, Position) for a in args for p in walk(a))
         return has_position and all(self.range(a) is not None for a in args)
