@@ -102,6 +102,8 @@ class Structure:
         for leaf in walk(self.body):
             if isinstance(leaf, Operand) and not 0 <= leaf.index < len(self.reads):
                 raise ValueError(f"body reads operand {leaf.index} of {len(self.reads)}")
+        if self.finish is not None and any(isinstance(leaf, Operand) and leaf.index for leaf in walk(self.finish)):
+            raise ValueError("finish reads more than the reduced value")
 
     def __str__(self) -> str:
         places = [f"${k}=in{r.operand}[{', '.join(map(str, r.index))}]" for k, r in enumerate(self.reads)]

@@ -65,7 +65,7 @@ def test_float64_widens_inputs_constants_and_casts():
     assert native["square"].dtype == np.float16 and np.isinf(native["square"])
     assert wide["square"].dtype == np.float64 and wide["square"] == 2.5e7
     assert wide["tenth"] == 5000 * float(np.float16(0.1))
-    assert wide["hundredth"] == float(np.float16(0.1)) ** 2
+    assert wide["hundredth"].dtype == np.float64 and wide["hundredth"] == float(np.float16(0.1)) ** 2
     assert wide["whole"].dtype == np.int64 and wide["filled"].dtype == np.float64 and wide["filled"][0] == 0.1
 
 

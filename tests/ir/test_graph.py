@@ -183,6 +183,7 @@ def broken(change) -> Graph:
         (lambda g: g.types.update(ghost=TensorType(F32, ())), "'ghost' has a type"),
         (lambda g: g.nodes.update(other=g.nodes.pop("relu")), "kept under the name 'other'"),
         (lambda g: g.nodes.update(relu=replace(g.nodes["relu"], inputs=("x",))), "producer|consumer"),
+        (lambda g: g._producer.pop("y"), "Relu_1.*producer of 'y'"),
         (lambda g: g.defaults.update(x=np.zeros((2, 4))), "default of input 'x'"),
     ],
 )
