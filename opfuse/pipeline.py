@@ -54,7 +54,7 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
         shapes={k: tuple(v) for k, v in (shapes or {}).items()}, disabled_rules=frozenset(disable_rules),
         disabled_fusions=frozenset(disable_fusions), strict=strict, isa=isa, debug=debug,
     )  # fmt: skip
-    graph = model if isinstance(model, Graph) else load_onnx(model)
+    graph = model if isinstance(model, Graph) else load_onnx(model, options.shapes)
     if isinstance(model, (str, Path)):
         graph.name = Path(model).name  # reports and errors name the user's file
     return Executable(graph, options, lambda bound: build(bound, options), reports=Reports(Stages()))

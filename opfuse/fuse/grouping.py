@@ -128,7 +128,7 @@ class Grouping:
             return None
         names = self.ordered(parts)
         answer = self.claim(names)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Refusal) or not answer.native:
             return None
         apart = self.apart(parts)
         if apart is not None and not apart.allows(answer.cost.seconds):
@@ -193,11 +193,19 @@ class Grouping:
         answer = self.claim(self.ordered(parts))
         if isinstance(answer, Refusal):
             return answer.code, answer.text, dict(answer.facts)
+        if not answer.native:
+            return self.host_boundary(self.ordered(parts))
         apart = self.apart(parts)
         facts = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
         if apart is not None and not apart.allows(answer.cost.seconds):
             return "no-gain", "one kernel is predicted no faster than two", facts
         return "switched-off", "joined it would be faster, but one of the nodes is kept apart (--no-fuse)", facts
+
+    def host_boundary(self, names: Sequence[str]) -> tuple[str, str, dict[str, object]]:
+        """Why no native provider takes the joined nodes: the first one's own words."""
+        refusal = self.providers[0].claim(self.graph, Region.of(self.graph, names), self.target)
+        assert isinstance(refusal, Refusal)
+        return refusal.code, refusal.text, dict(refusal.facts)
 
 
 def group(graph: Graph, providers: Sequence[Provider], target: Target, options: Options, ledger: Ledger) -> list[Group]:
@@ -237,5 +245,5 @@ def record_boundaries(grouping: Grouping, ledger: Ledger) -> None:
         for producer, bridge in sorted(grouping.producers(consumer)):
             code, reason, facts = grouping.boundary(producer, bridge, consumer)
             first, second = (kernel_decision(grouping.graph, grouping.partition.members[g]) for g in (producer, consumer))
-            between = {"between": [first.id, second.id], **facts}
-            ledger.add(Decision("boundary", code, (*first.nodes[-1:], *second.nodes[:1]), "refused", reason, code, between))
+            facts = {**facts, "between": [first.id, second.id]}
+            ledger.add(Decision("boundary", code, (*first.nodes[-1:], *second.nodes[:1]), "refused", reason, code, facts))

@@ -71,7 +71,7 @@ def merge_refusal(partition: Partition, first: int, second: int) -> Refusal | No
     if path is not None:
         between = [name for g in path for name in partition.members[g]]
         return Refusal("cycle", "another kernel lies between: it reads the first and is read by the second",
-                       {"between": between[:8]})  # fmt: skip
+                       {"path": between[:8]})  # fmt: skip
     return None
 
 

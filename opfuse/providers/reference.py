@@ -35,7 +35,7 @@ class ReferenceProvider:
         flops = sum(_known(flops_of(graph, n)) for n in region.members(graph))
         seconds = STEP_S + moved / BYTES_PER_S + flops / FLOPS_PER_S
         facts = {"note": "an upper estimate: the oracle is the last resort"}
-        return Claim(self.name, region, Cost(seconds, moved, flops, facts))
+        return Claim(self.name, region, Cost(seconds, moved, flops, facts), native=False)
 
     def build(self, graph: Graph, claim: Claim) -> HostKernel:
         """A kernel that evaluates the region's nodes on arrays given in the order of `region.inputs`."""
