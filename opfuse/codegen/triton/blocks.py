@@ -213,7 +213,8 @@ class Places:
         """(terms of constant reach that add up to less than 2^31, the rest)."""
         near, far, reach = Index(), Index((), flat.const), 0
         for term, c in flat.terms:
-            extent = self.blocks.axes[term.name].extent if isinstance(term, AxisTerm) else None
+            known = self.blocks.axes.get(term.name) if isinstance(term, AxisTerm) else None
+            extent = known.extent if known is not None else None
             if isinstance(c, int) and isinstance(extent, int) and reach + abs(c) * extent <= MAX_OFFSET:
                 near, reach = near + Index(((term, c),)), reach + abs(c) * extent
             else:
