@@ -13,7 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,6 +114,7 @@ def known(name: str) -> str:
     return name
 
 
+@cache
 def imports(module: Module, *, type_checking: bool = True) -> set[str]:
     """Modules of the package that a module imports anywhere; without those for type checkers where told so."""
     skipped: set[ast.AST] = set()
