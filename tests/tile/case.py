@@ -59,6 +59,7 @@ class Case:
     fill: Fill = normal
     rounded: tuple[str, ...] = ()  # integer outputs of which the reference gives the value before rounding
     seed: int = 0
+    small: float | None = None  # errors are relative to each element above this; None: to the largest element
 
     def __str__(self) -> str:
         return self.name
@@ -106,10 +107,14 @@ class Case:
         if (np.isinf(w) & (g != w)).any() or (np.isinf(g) & ~np.isinf(w)).any():
             return ["differs in infinities"]
         finite = np.isfinite(w)
-        scale = float(np.abs(w[finite]).max(initial=0.0))
-        allowed = (self.tolerance + extra) * scale + (0.5 if b.name in self.rounded else 0.0)
-        worst = float(np.abs(g - w)[finite].max(initial=0.0))
-        return [f"is off by {worst:.3e}, allowed {allowed:.3e}"] if worst > allowed else []
+        largest = float(np.abs(w[finite]).max(initial=0.0))
+        scale = np.full(w.shape, largest) if self.small is None else np.maximum(np.abs(w), self.small)
+        allowed = ((self.tolerance + extra) * scale + (0.5 if b.name in self.rounded else 0.0))[finite]
+        off = np.abs(g - w)[finite]
+        if not (off > allowed).any():
+            return []
+        worst = int(np.argmax(off - allowed))
+        return [f"is off by {off[worst]:.3e} at {w[finite][worst]:.3e}, allowed {allowed[worst]:.3e}"]
 
     @property
     def tolerance(self) -> float:
