@@ -20,4 +20,5 @@ class Options:
     reassociate: bool = True
     isa: str | None = None  # "avx512", "avx2", "plain": the best that the machine has where None
     debug: bool = False  # random thread delays and a NaN-filled arena
-    calibrate: bool = True  # measure the machine on first use; otherwise the described numbers of the target
+    calibrate: bool = True  # count on measured rates of this machine, measured on first use; else on described ones
+    cache: str | None = None  # directory of measurements and object code; the platform's own place where None

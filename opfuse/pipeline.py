@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,19 @@ from opfuse.providers.reference import ReferenceProvider
 from opfuse.report.numerics import Run, Trace, TracedKernel
 from opfuse.report.reports import Reports, plan_facts
 from opfuse.rewrite.engine import rewrite
+from opfuse.rewrite.rules import FOLDING
+from opfuse.runtime.cache import Cache, default_directory, key_of
 from opfuse.runtime.executable import Executable
 from opfuse.runtime.model import CompiledModel
 from opfuse.target import Target, host
+from opfuse.tile.text import program_text, schedule_text
+from opfuse.tune.calibrate import rates_for
 
 
 def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
             precision: str = "fp32", disable_rules: Iterable[str] = (), disable_fusions: Iterable[str] = (),
-            strict: bool = False, isa: str | None = None, debug: bool = False) -> Executable:  # fmt: skip
+            strict: bool = False, isa: str | None = None, debug: bool = False, calibrate: bool = True,
+            cache: str | Path | None = None) -> Executable:  # fmt: skip
     """Compile a model for the CPU at hand.
 
     Args:
@@ -48,11 +54,14 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
         strict: exact rewrites only.
         isa: "avx512", "avx2" or "plain"; the best that the CPU has where None.
         debug: random thread delays and a NaN-filled arena.
+        calibrate: predict with rates measured on this machine (two seconds, once); with described ones where False.
+        cache: directory of measurements and object code; the platform's own (`~/.cache/opfuse`) where None.
     """
     options = Options(
         threads=threads or os.cpu_count() or 1, precision=precision,
         shapes={k: tuple(v) for k, v in (shapes or {}).items()}, disabled_rules=frozenset(disable_rules),
         disabled_fusions=frozenset(disable_fusions), strict=strict, isa=isa, debug=debug,
+        calibrate=calibrate, cache=None if cache is None else str(cache),
     )  # fmt: skip
     graph = model if isinstance(model, Graph) else load_onnx(model, options.shapes)
     if isinstance(model, (str, Path)):
@@ -67,6 +76,7 @@ class Lowered:
     graph: Graph
     kernels: tuple[Kernel, ...]
     printed: Mapping[int, tuple[PrintedPhase, ...]]
+    unfused: Graph  # what fusion is compared with: the model's own operators after constant folding
     target: Target
     options: Options
     ledger: Ledger
@@ -80,25 +90,36 @@ def build(graph: Graph, options: Options) -> CompiledModel:
 
 def lower(graph: Graph, options: Options) -> Lowered:
     ledger = Ledger()
-    target = host(options.threads, options.isa)
+    target = machine(options)
     facts = plan_facts(graph, target.name)
+    unfused = rewrite(graph, Options(), Ledger(), FOLDING)
     graph = rewrite(graph, options, ledger)
     providers: tuple[Provider, ...] = (CpuProvider(), ReferenceProvider())
     groups = group(graph, providers, target, options, ledger)
     kernels = [kernel_of(graph, g, providers, ledger) for g in groups]
-    kernels, printed = print_kernels(graph, kernels, target, ledger)
-    return Lowered(graph, tuple(kernels), printed, target, options, ledger, facts)
+    return Lowered(graph, tuple(kernels), print_kernels(kernels, target), unfused, target, options, ledger, facts)
+
+
+def machine(options: Options) -> Target:
+    """The CPU at hand with the rates to count on: measured here before, measured now, or described."""
+    target = host(options.threads, options.isa)
+    return target.with_rates(rates_for(target, cache_of(options).directory)) if options.calibrate else target
+
+
+def cache_of(options: Options) -> Cache:
+    return Cache(Path(options.cache) if options.cache is not None else default_directory())
 
 
 def link(lowered: Lowered, graph: Graph | None = None) -> CompiledModel:
     """Plan, assemble and compile; `graph` may show more outputs than the lowered one (for verify)."""
     graph, target, options = graph or lowered.graph, lowered.target, lowered.options
-    plan, weights = build_plan(graph, lowered.kernels, lowered.printed, options, target)
+    plan, weights = build_plan(graph, lowered.kernels, lowered.printed, options, target, baseline=lowered.unfused)
     plan = replace(plan, facts={**lowered.facts, **plan.facts})
-    functions = [p.text for phases in lowered.printed.values() for p in phases]
+    functions = dict.fromkeys(p.text for phases in lowered.printed.values() for p in phases)
     module = assemble([*functions, *entry_functions(plan, target, options)], target)
+    code = cache_of(options).get_or_make("object", object_key(module, target), lambda: compile_object(module, target))
     host_kernels = {k: kernel for k, kernel in enumerate(lowered.kernels) if isinstance(kernel, HostKernel)}
-    return CompiledModel(plan, compile_object(module, target), weights, lowered.ledger, target=target, options=options,
+    return CompiledModel(plan, code, weights, lowered.ledger, target=target, options=options,
                          host_kernels=host_kernels, graph=graph)  # fmt: skip
 
 
@@ -117,17 +138,26 @@ def kernel_of(graph: Graph, grouped: Group, providers: Sequence[Provider], ledge
     return kernel
 
 
-def print_kernels(graph: Graph, kernels: list[Kernel], target: Target,
-                  ledger: Ledger) -> tuple[list[Kernel], dict[int, tuple[PrintedPhase, ...]]]:  # fmt: skip
-    """Print every tile kernel, the same text once; number k of the result belongs to kernels[k]."""
+def print_kernels(kernels: Sequence[Kernel], target: Target) -> dict[int, tuple[PrintedPhase, ...]]:
+    """Print every tile kernel; number k of the result belongs to kernels[k]. Equal programs share one function."""
     printed: dict[int, tuple[PrintedPhase, ...]] = {}
+    shared: dict[str, tuple[PrintedPhase, ...]] = {}
     for k, kernel in enumerate(kernels):
-        if isinstance(kernel, TileKernel):
+        if not isinstance(kernel, TileKernel):
+            continue
+        key = program_text(replace(kernel.program, name="")) + schedule_text(kernel.schedule)
+        if key not in shared:
             phases = print_program(kernel.program, kernel.schedule, target, f"k{k}_{kernel.name}")
             if isinstance(phases, Refusal):
                 raise AssertionError(f"kernel {kernel.name} was claimed but not printed: {phases.text}")
-            printed[k] = phases
-    return kernels, printed
+            shared[key] = phases
+        printed[k] = shared[key]
+    return printed
+
+
+def object_key(module: str, target: Target) -> str:
+    """Names object code by everything that it was made from."""
+    return key_of([module, target.llvm_cpu, target.isa, *target.features, version("llvmlite")])
 
 
 def load_model(path: str | Path) -> Executable:

@@ -45,3 +45,6 @@ PASSES = (
     Pass("linear", (*SIMPLIFY, *LINEAR)),
     Pass("layout", (*SIMPLIFY, *LAYOUT)),
 )
+
+# What any loader does: the model as its author wrote it, less what needs no input. Fusion's gain is counted from here.
+FOLDING = (Pass("folding", (constants.fold_constants,)),)
