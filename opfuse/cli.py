@@ -138,7 +138,7 @@ def explain_command(
 @app.command("verify", help="Check every fused region and the whole model against float64.")
 def verify_command(
     model: Model,
-    inputs: Annotated[int | None, typer.Option("--inputs", min=1, help="how many random inputs [default: 3]")] = None,
+    inputs: Annotated[int | None, typer.Option("--inputs", min=1, help="how many random inputs [default: 2]")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="a folder of .npz or .npy files")] = None,
     threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None, no_fuse: NoFusions = None,
     strict: Strict = False, as_json: AsJson = False,
@@ -177,7 +177,7 @@ def bench_command(
     if as_json:
         print_json(report.to_json())
     else:
-        print_parts(lambda width: [report.text()])
+        write(report.text() + "\n")
 
 
 @app.command("ops", help="Which operators and opsets are supported.")

@@ -122,7 +122,8 @@ def _reason_json(key: str, value: Any, why: Boundary | HostStep) -> dict[str, An
 
 def explain(model: Explainable) -> Explanation:
     """The explanation of a compiled model, from its plan and ledger."""
-    plan, decisions = model.plan, tuple(model.ledger)
+    plan = model.plan
+    decisions = tuple(Ledger.from_json(model.ledger.to_json()))  # as a file gives them back
     hosts = {s.kernel for s in plan.segments if isinstance(s, Host)}
     ids = kernel_ids(plan.kernels)
     taken = Counter(d.rule for d in decisions if d.kind == "rewrite" and d.outcome == "taken")

@@ -16,6 +16,9 @@ from opfuse.report.explain import Explanation
 from opfuse.report.render import common_prefix, count, names_in, plural, ratio, seconds, shorten, size, table, title
 
 
+LONG = 40  # characters of a fact that a sentence can bear
+
+
 def parts(explanation: Explanation, width: int) -> list[RenderableType]:
     """What to print, top to bottom, for a terminal of `width` columns."""
     out: list[RenderableType] = [head(explanation)]
@@ -92,12 +95,17 @@ def _kernels(e: Explanation, width: int) -> list[RenderableType]:
 
 
 def _boundaries(e: Explanation) -> list[RenderableType]:
+    """Pairs with the same reason and the same numbers share a row."""
     number = _numbers(e)
-    rows = [(f"{number[b.between[0]]} | {number[b.between[1]]}", b.code, _sentence(b.reason, b.facts)) for b in e.boundaries]
+    rows: dict[tuple[str, str], list[str]] = {}
+    for b in e.boundaries:
+        pair = f"{number[b.between[0]]}|{number[b.between[1]]}"
+        rows.setdefault((b.code, _sentence(b.reason, b.facts)), []).append(pair)
     heading = title(f"Boundaries: why {plural(len(e.boundaries), 'pair')} of neighbours stay apart")
-    out: list[RenderableType] = [Text(), heading, table(("between", "code", "why"), rows, wrap=("why",))]
+    cells = [(code, why, " ".join(pairs)) for (code, why), pairs in rows.items()]
+    out: list[RenderableType] = [Text(), heading, table(("code", "why", "between"), cells, wrap=("why", "between"))]
     codes = Counter(b.code for b in e.boundaries).most_common()
-    return [*out, Text(", ".join(f"{code}: {n}" for code, n in codes), style="dim")] if len(rows) > 8 else out
+    return [*out, Text(", ".join(f"{code}: {n}" for code, n in codes), style="dim")] if len(codes) > 1 else out
 
 
 def _host_steps(e: Explanation) -> list[RenderableType]:
@@ -112,9 +120,9 @@ def _numbers(e: Explanation) -> dict[str, str]:
 
 
 def _sentence(reason: str, facts: Mapping[str, Any]) -> str:
-    """The reason with its numbers behind it, those apart that the sentence says itself."""
+    """The reason with its numbers behind it; not those that the sentence says itself, and nothing long (JSON has it)."""
     shown = [f"{k.removesuffix('_s').removesuffix('_bytes').replace('_', ' ')} {_fact(k, v)}" for k, v in facts.items()
-             if isinstance(v, (int, float, str, bool)) and _fact(k, v) not in reason]  # fmt: skip
+             if isinstance(v, (int, float, str, bool)) and _fact(k, v) not in reason and len(_fact(k, v)) <= LONG]  # fmt: skip
     return f"{reason} ({', '.join(shown)})" if shown else reason
 
 

@@ -2,7 +2,7 @@
 
     specs = feed_specs(graph)            # name, dtype, shape, and which integers are allowed
     random_feed(specs, seed=0)            # {"ids": token numbers below the embedding's rows, "mask": zeros and ones}
-    adversarial_feeds(specs)              # large, tiny, zero, -0.0, constant rows, NaN, infinity, extreme integers
+    adversarial_feeds(specs)              # large, tiny, zeros, constant rows, NaN, infinity, extreme integers
     folder_feeds(names, Path("data"))     # every .npz is a feed; .npy files are named after the inputs
 
 What an integer input may hold is read off the graph: the rows of the tensors that it indexes, the constants that it is
@@ -217,8 +217,7 @@ def _planted(x: np.ndarray, value: float) -> np.ndarray:
 _CHANGES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "large": lambda x: x * 1e3,
     "tiny": lambda x: x * 1e-30,
-    "zeros": np.zeros_like,
-    "negative zeros": lambda x: np.full_like(x, -0.0),
+    "zeros": lambda x: np.resize(np.asarray([0.0, -0.0], x.dtype), x.shape),  # of both signs
     "constant rows": _constant_rows,
     "NaN": lambda x: _planted(x, np.nan),
     "infinity": lambda x: _planted(x, np.inf),

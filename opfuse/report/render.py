@@ -102,12 +102,14 @@ def title(text: str) -> Text:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (),
           wrap: Sequence[str] = ()) -> Table:  # fmt: skip
-    """A table without frames. Columns in `right` are right-aligned; only those in `wrap` may take several lines."""
+    """A table without frames. Columns in `right` are right-aligned; only those in `wrap` may take several lines, the
+    first of them twice as wide as the others.
+    """
     out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for name in columns:
         wraps = name in wrap
         out.add_column(name, justify="right" if name in right else "left", no_wrap=not wraps,
-                       overflow="fold" if wraps else "ellipsis", ratio=1 if wraps else None)  # fmt: skip
+                       overflow="fold" if wraps else "ellipsis", ratio=(2 if name == wrap[0] else 1) if wraps else None)  # fmt: skip
     for row in rows:
         out.add_row(*(Text(cell) for cell in row))
     return out

@@ -26,7 +26,7 @@ from opfuse.report.verify_report import Report
 from opfuse.runtime.archive import Variant
 from opfuse.runtime.executable import Executable, specialise
 
-RANDOM_FEEDS = 3
+RANDOM_FEEDS = 2
 
 
 class Reports:

@@ -81,7 +81,7 @@ def test_adversarial_feeds_reach_the_edges() -> None:
     feeds = {f.name: f.arrays for f in adversarial_feeds(feed_specs(embedding()))}
     assert np.all(feeds["greatest integers"]["ids"] == 10) and np.all(feeds["least integers"]["places"] == -2)
     assert np.isnan(feeds["NaN"]["x"]).sum() == 1 and np.isinf(feeds["infinity"]["x"]).sum() == 1
-    assert np.all(np.signbit(feeds["negative zeros"]["x"])) and not feeds["zeros"]["x"].any()
+    assert not feeds["zeros"]["x"].any() and 0 < np.signbit(feeds["zeros"]["x"]).mean() < 1
     assert np.all(feeds["constant rows"]["x"] == feeds["constant rows"]["x"][:, :1])
     assert np.abs(feeds["large"]["x"]).max() > 500 and np.abs(feeds["tiny"]["x"]).max() < 1e-28
     assert all(a["x"].dtype == np.float32 for a in feeds.values())

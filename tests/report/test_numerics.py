@@ -112,7 +112,7 @@ def test_a_right_model_passes_on_random_and_adversarial_feeds(pipeline: NumPyPip
     graph = mlp()
     report = verify(pipeline, graph, Options(), feeds_of(graph), model="mlp")
     assert report.passed, report.text()
-    assert len(report.regions) == 3 and len(report.outputs) == len(report.feeds) == 9
+    assert len(report.regions) == 3 and len(report.outputs) == len(report.feeds) == 8
     assert "right" in report.text() and not report.guilty
 
 
