@@ -159,8 +159,8 @@ def concat(m: Maker, x: str, shape: tuple[int, ...]) -> str:
 
 
 STEPS: tuple[Emit, ...] = (
-    unary, unary, binary, binary, binary, transpose, transpose, reshape, reduce, reduce, expand, softmax, conv, pool, matmul,
-    pad, turn_round, norm, concat,
+    unary, unary, binary, binary, binary, transpose, transpose, reshape, reduce, reduce, expand, softmax, conv, pool,
+    matmul, pad, turn_round, norm, concat,
 )  # fmt: skip
 
 
