@@ -285,7 +285,7 @@ def closest(name: str, known: Sequence[str]) -> str:
 
     near = get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
-        return f"did you mean {' or '.join(near)}"
+        return f"did you mean {' or '.join(near)}?"
     return f"there are {', '.join(known)}" if len(known) <= 12 else f"there are {len(known)}; `explain` shows them"
 
 

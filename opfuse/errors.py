@@ -97,4 +97,5 @@ def _sentences(problem: str, way_out: str) -> str:
     """The problem and, as a sentence of its own, the way out."""
     problem = problem.rstrip().rstrip(".") + "."
     way_out = way_out.strip().rstrip(".")
-    return f"{problem} {way_out[0].upper()}{way_out[1:]}." if way_out else problem
+    end = "" if way_out.endswith("?") else "."
+    return f"{problem} {way_out[0].upper()}{way_out[1:]}{end}" if way_out else problem

@@ -10,7 +10,7 @@ that only rename bytes are joined together with what follows them, or stay views
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opfuse.decision import Decision, Ledger, Refusal
 from opfuse.fuse.legality import Partition, merge_refusal
@@ -211,18 +211,19 @@ class Grouping:
 def group(graph: Graph, providers: Sequence[Provider], target: Target, options: Options, ledger: Ledger) -> list[Group]:
     """Partition the graph; appends fusion and boundary decisions to the ledger."""
     alone: frozenset[str] = frozenset()
+    left_out: list[Decision] = []
     while True:
         grouping = Grouping(graph, providers, target, options)
         grouping.run(alone)
-        kept_apart = frozenset(
-            n for names in grouping.partition.members.values()
+        found = [
+            names for names in grouping.partition.members.values()
             if len(names) > 1 and kernel_decision(graph, names).id in options.disabled_fusions
-            for n in names
-        )  # fmt: skip
-        if kept_apart <= alone:
+        ]  # fmt: skip
+        if not found:
             break
-        alone |= kept_apart
-    for decision in grouping.fusions:
+        left_out += [replace(kernel_decision(graph, n), outcome="disabled", reason="--no-fuse") for n in found]
+        alone |= frozenset(n for names in found for n in names)
+    for decision in (*left_out, *grouping.fusions):
         ledger.add(decision)
     for group_number in grouping.order():
         names = grouping.partition.members[group_number]
