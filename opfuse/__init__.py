@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import the pipeline on first use: `import opfuse` alone loads nothing heavy (and works where LLVM is missing)."""
-    if name == "compile":
-        from opfuse.pipeline import compile as found
-    elif name == "load":
-        from opfuse.pipeline import load_model as found
-    else:
+    from opfuse import pipeline
+
+    public = {"compile": pipeline.compile, "load": pipeline.load_model}
+    if name not in public:
         raise AttributeError(f"module 'opfuse' has no attribute {name!r}")
-    return found
+    return public[name]

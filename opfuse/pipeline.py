@@ -1,6 +1,6 @@
 """THE pipeline: every stage named, in order.
 
-    model (path, bytes, ModelProto or Graph) -> Graph -> rewrite -> group -> kernels -> print -> plan -> CompiledModel
+model (path, bytes, ModelProto or Graph) -> Graph -> rewrite -> group -> kernels -> print -> plan -> CompiledModel
 """
 
 from __future__ import annotations

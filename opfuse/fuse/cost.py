@@ -90,7 +90,12 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
     memory = sum(n / (bandwidth[k] * share[k]) for k, n in by_level.items())
     dots = work.dot_seconds / units * balance
     operations = work.operations / rates.vector_ops_per_s / units * balance
-    seconds = max(rates.start_s, LEAST_START_S) * len(list(program.flat_phases())) + max(memory, dots) + operations * 0.8 + min(memory, dots) * 0.2
+    seconds = (
+        max(rates.start_s, LEAST_START_S) * len(list(program.flat_phases()))
+        + max(memory, dots)
+        + operations * 0.8
+        + min(memory, dots) * 0.2
+    )
     facts: dict[str, Any] = {
         "memory_s": memory, "dot_s": dots, "element_s": operations, "bound": "memory" if memory > dots + operations else "compute",
         **{f"{k}_bytes": int(n) for k, n in by_level.items()},
@@ -197,4 +202,6 @@ def _traffic(work: _Work, buffer: Buffer, moved: float, points: int) -> None:
     """A window reads its buffer again from a cache; that traffic is bounded by the arithmetic and not counted."""
     size = buffer_bytes(buffer)
     total = moved * points
-    work.traffic[buffer.name] = work.traffic.get(buffer.name, 0.0) + (total if buffer.role == "weight" else min(total, 2.0 * size))
+    work.traffic[buffer.name] = work.traffic.get(buffer.name, 0.0) + (
+        total if buffer.role == "weight" else min(total, 2.0 * size)
+    )

@@ -109,7 +109,7 @@ class Grouping:
 
     def producers(self, group: int) -> list[tuple[int, tuple[int, ...]]]:
         """(producer group, the view groups between) for everything that the group reads."""
-        out = []
+        out: list[tuple[int, tuple[int, ...]]] = []
         for p in self.partition.predecessors[group]:
             if not self.is_view_group(p):
                 out.append((p, ()))
@@ -196,7 +196,7 @@ class Grouping:
         if not answer.native:
             return self.host_boundary(self.ordered(parts))
         apart = self.apart(parts)
-        facts = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
+        facts: dict[str, object] = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
         if apart is not None and not apart.allows(answer.cost.seconds):
             return "no-gain", "one kernel is predicted no faster than two", facts
         return "switched-off", "joined it would be faster, but one of the nodes is kept apart (--no-fuse)", facts
@@ -245,6 +245,10 @@ def record_boundaries(grouping: Grouping, ledger: Ledger) -> None:
             continue
         for producer, bridge in sorted(grouping.producers(consumer)):
             code, reason, facts = grouping.boundary(producer, bridge, consumer)
-            first, second = (kernel_decision(grouping.graph, grouping.partition.members[g]) for g in (producer, consumer))
+            first, second = (
+                kernel_decision(grouping.graph, grouping.partition.members[g]) for g in (producer, consumer)
+            )
             facts = {**facts, "between": [first.id, second.id]}
-            ledger.add(Decision("boundary", code, (*first.nodes[-1:], *second.nodes[:1]), "refused", reason, code, facts))
+            ledger.add(
+                Decision("boundary", code, (*first.nodes[-1:], *second.nodes[:1]), "refused", reason, code, facts)
+            )

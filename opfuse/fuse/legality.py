@@ -1,7 +1,7 @@
 """What may stand in one region, before any provider is asked: effects, and no way out and back in.
 
-    partition = Partition(graph)
-    merge_refusal(partition, a, b)     # Refusal("cycle", ...) or None
+partition = Partition(graph)
+merge_refusal(partition, a, b)     # Refusal("cycle", ...) or None
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class Claim:
     region: Region
     cost: Cost
     payload: Any = None  # what the provider needs to build: a program and its schedule, a library's plan, ...
-    native: bool = True  # False: Python between native segments; such kernels are never grown
     footprint: Footprint = Footprint()
+    native: bool = True  # False: Python between native segments; such kernels are never grown
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A region: a set of nodes to become one kernel, with what goes in and what comes out.
 
-    region = Region.of(graph, ["conv_3", "add_1", "relu_2"])
-    region.inputs, region.outputs, region.subgraph(graph)
+region = Region.of(graph, ["conv_3", "add_1", "relu_2"])
+region.inputs, region.outputs, region.subgraph(graph)
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class Region:
             for v in node.outputs:
                 number[v] = f"v{len(number)}"
             args = [number[i] if i is not None else "-" for i in node.inputs]
-            parts.append(f"{node.op}({','.join(args)}){sorted(node.attrs.items())}->{[number[v] for v in node.outputs]}")
+            parts.append(
+                f"{node.op}({','.join(args)}){sorted(node.attrs.items())}->{[number[v] for v in node.outputs]}"
+            )
         parts.append(",".join(number[v] for v in self.outputs))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

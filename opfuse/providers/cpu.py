@@ -1,6 +1,6 @@
 """The CPU generator as a provider: lowers a region to a tile program, picks its schedule, and says what it will cost.
 
-    claim = CpuProvider(print_legal).claim(graph, region, target)     # Claim(program, schedule, seconds) or Refusal
+claim = CpuProvider(print_legal).claim(graph, region, target)     # Claim(program, schedule, seconds) or Refusal
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tidying the axes of a freshly lowered program: fewer, longer, lane last.
 
-    squeeze_buffers   dimensions of extent 1 leave the buffers
-    merge_axes        (b, s) of a row-major [B, S, N] become one axis of extent B*S wherever every access allows it
-    order_axes        the axis with the most unit-stride traffic comes last in every tile: vector lanes run along it
+squeeze_buffers   dimensions of extent 1 leave the buffers
+merge_axes        (b, s) of a row-major [B, S, N] become one axis of extent B*S wherever every access allows it
+order_axes        the axis with the most unit-stride traffic comes last in every tile: vector lanes run along it
 """
 
 from __future__ import annotations
@@ -15,7 +15,21 @@ from opfuse.ir.index import AxisTerm, Gathered, Index
 from opfuse.ir.scalar import Scalar, substitute
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import (
-    Buffer, Carry, Dot, Load, Loop, Map, Phase, Program, Reduce, Statement, Store, Tile, loop_axes, positions, shape_axes,
+    Buffer,
+    Carry,
+    Dot,
+    Load,
+    Loop,
+    Map,
+    Phase,
+    Program,
+    Reduce,
+    Statement,
+    Store,
+    Tile,
+    loop_axes,
+    positions,
+    shape_axes,
     statements,
 )  # fmt: skip
 
@@ -52,7 +66,12 @@ def map_program(program: Program, tile: Callable[[Tile], Tile], access: Callable
 
 
 def accesses(program: Program) -> list[tuple[Buffer, tuple[Index, ...], Load | Store]]:
-    return [(s.buffer, s.index, s) for p in program.flat_phases() for s in statements(p.body) if isinstance(s, (Load, Store))]
+    return [
+        (s.buffer, s.index, s)
+        for p in program.flat_phases()
+        for s in statements(p.body)
+        if isinstance(s, (Load, Store))
+    ]
 
 
 # ---- extent 1 ------------------------------------------------------------------------------------------------------------
@@ -68,7 +87,9 @@ def squeeze_buffers(program: Program) -> Program:
         strides = tuple(b.strides[d] for d in kept) if b.strides is not None else None
         return replace(b, shape=tuple(b.shape[d] for d in kept), strides=strides)
 
-    return map_program(program, lambda t: t, lambda b, index: tuple(index[d] for d in keep[b.name]), buffer, lambda a: a)
+    return map_program(
+        program, lambda t: t, lambda b, index: tuple(index[d] for d in keep[b.name]), buffer, lambda a: a
+    )
 
 
 # ---- merging -------------------------------------------------------------------------------------------------------------

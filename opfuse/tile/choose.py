@@ -69,7 +69,9 @@ def _lane_last(grid: tuple[Axis, ...], lane: Axis | None) -> list[Axis]:
 def _short_loops(phase: Phase) -> tuple[str, ...]:
     """Windows of a few points are written out."""
     return tuple(
-        s.axis.name for s in statements(phase.body) if isinstance(s, Loop) and isinstance(s.axis.extent, int) and s.axis.extent <= 3
+        s.axis.name
+        for s in statements(phase.body)
+        if isinstance(s, Loop) and isinstance(s.axis.extent, int) and s.axis.extent <= 3
     )
 
 
@@ -148,7 +150,9 @@ def _vectors(columns: int, rows: int, target: Target) -> int:
     return 2 if waste4 > waste2 and waste4 * 8 > columns else 4
 
 
-def _row_block(rows: int, depth: int, register_rows: int, column: Axis, phase: Phase, panel: int, target: Target) -> int:
+def _row_block(
+    rows: int, depth: int, register_rows: int, column: Axis, phase: Phase, panel: int, target: Target
+) -> int:
     """Rows of a grid tile: their inputs and one weight panel stay in L2; enough tiles for the threads to share."""
     budget = max(target.l2_bytes // 2 - panel * depth * 4, target.l2_bytes // 8)
     block = max(register_rows, min(rows, budget // max(1, depth * 4)))
@@ -193,7 +197,11 @@ def _packing(phase: Phase, panel: int) -> dict[str, Packing]:
     for load in loads.values():
         if load.out.name not in dot_loads:
             uses.setdefault(load.buffer.name, set()).add(None)
-    return {name: Packing(d, panel) for name, (d, *rest) in ((n, list(u)) for n, u in uses.items()) if d is not None and not rest}
+    return {
+        name: Packing(d, panel)
+        for name, (d, *rest) in ((n, list(u)) for n, u in uses.items())
+        if d is not None and not rest
+    }
 
 
 def _plain_dimension(load: Load, column: Axis) -> int | None:
@@ -202,5 +210,3 @@ def _plain_dimension(load: Load, column: Axis) -> int | None:
         if i == Index(((AxisTerm(column.name), 1),)) and load.buffer.shape[d] == column.extent:
             return d
     return None
-
-

@@ -37,7 +37,9 @@ def _expand_into(out: Graph, node: Node, renamed: dict[str, str]) -> Refusal | N
     call = call_of(scratch, node)
     if not operator.expands(call):
         if operator.structure is None:
-            return Refusal("no-structure", f"{node.op} has no loops of its own: only the host can run it", {"op": node.op})
+            return Refusal(
+                "no-structure", f"{node.op} has no loops of its own: only the host can run it", {"op": node.op}
+            )
         out.insert(node)
         return None
     assert operator.expand is not None
