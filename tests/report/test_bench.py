@@ -20,7 +20,7 @@ import numpy as np
 from opfuse.report import contender
 
 def open_runtime():
-    def open_model(model, feeds, threads):
+    def open_model(model, feeds, threads, folder):
         assert open(model).read() == "a model" and threads == 2
         (x,) = feeds.values()
         {opening}
