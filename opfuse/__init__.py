@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import the pipeline on first use: `import opfuse` alone loads nothing heavy (and works where LLVM is missing)."""
-    from opfuse import pipeline
-
-    public = {"compile": pipeline.compile, "load": pipeline.load_model}
+    public = {"compile": "compile", "load": "load_model"}
     if name not in public:
         raise AttributeError(f"module 'opfuse' has no attribute {name!r}")
-    return public[name]
+    return getattr(import_module("opfuse.pipeline"), public[name])
