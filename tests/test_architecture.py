@@ -19,13 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # Lowest first; a module may import from its own layer and the layers before it. `tile` stands in two layers: its data
-# (program, schedule) is what a claim holds, so `fuse` stands on it, while lowering turns a region of `fuse` into it.
+# (program, schedule, questions on axes) is what a claim holds, so `fuse` stands on it; lowering turns regions into it.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ground", ("opfuse.decision", "opfuse.options", "opfuse.target", "opfuse.errors")),
     ("ir", ("opfuse.ir",)),
     ("frontends", ("opfuse.frontends",)),
     ("rewrite", ("opfuse.rewrite",)),
-    ("tile data", ("opfuse.tile.program", "opfuse.tile.schedule")),
+    ("tile data", ("opfuse.tile.program", "opfuse.tile.schedule", "opfuse.tile.axes")),
     ("fuse", ("opfuse.fuse",)),
     ("tile", ("opfuse.tile",)),
     ("codegen", ("opfuse.codegen",)),
