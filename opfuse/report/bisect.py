@@ -1,6 +1,7 @@
 """Who made the answer wrong: a region, a rewrite, or the plan's memory, by decision id.
 
-    find_guilty(pipeline, graph, options, feeds, report, oracles, trace, say) -> (Guilty("rewrite", "3fa1...", ...),)
+    report = verify(pipeline, graph, options, feeds)
+    report.passed; report.guilty -> (Guilty("rewrite", "3fa1...", "fold_batch_norm", ...),)
 
 Regions are judged alone already, so a failing one is guilty; leaving it out says whether the model is right without it.
 Rewrites are judged by the float64 oracle on the rewritten graph, without compiling anything: rules are switched on one
@@ -20,10 +21,24 @@ from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType
 from opfuse.options import Options
 from opfuse.report.feeds import Feed
-from opfuse.report.numerics import Oracle, Pipeline, Trace, against_oracle, allowed_error, public, verify
+from opfuse.report.numerics import Oracle, Pipeline, Run, Trace, against_oracle, allowed_error, judge, public
 from opfuse.report.verify_report import Guilty, RegionCheck, Report
 
 Say = Callable[[str], None]
+
+
+def verify(
+    pipeline: Pipeline, graph: Graph, options: Options, feeds: Sequence[Feed], *, run: Run | None = None,
+    model: str = "model", progress: Say | None = None,
+) -> Report:  # fmt: skip
+    """Judge a model (`numerics.judge`), and where it is wrong name the guilty."""
+    found = judge(pipeline, graph, options, feeds, run=run, model=model, progress=progress)
+    if found.report.passed:
+        return found.report
+    say = progress or (lambda text: None)
+    return found.report.with_guilty(
+        find_guilty(pipeline, graph, options, feeds, found.report, found.oracles, found.trace, say)
+    )
 
 
 def find_guilty(
@@ -67,8 +82,7 @@ class _Judge:
             return Guilty("region", check.id, check.name, check.nodes, text, way_out)
         self.say(f"leaving out region {check.name}")
         without = replace(self.options, disabled_fusions=self.options.disabled_fusions | {check.id})
-        again = verify(self.pipeline, self.graph, without, self.feeds, bisect=False)
-        helps = again.passed
+        helps = judge(self.pipeline, self.graph, without, self.feeds).report.passed
         way_out = f"With --no-fuse {check.id} the model is right." if helps else "Leaving the fusion out does not help."
         return Guilty("region", check.id, check.name, check.nodes, text, way_out)
 

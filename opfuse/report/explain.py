@@ -143,7 +143,7 @@ def explain(model: Explainable) -> Explanation:
 
 
 def kernel_ids(kernels: Sequence[KernelInfo]) -> list[str]:
-    """For each kernel the id of its fusion decision, which `--no-fuse` takes; kernels of the same nodes get a suffix."""
+    """For each kernel the id of its fusion decision, which `--no-fuse` takes; the same nodes again get a suffix."""
     ids: list[str] = []
     seen: Counter[str] = Counter()
     for kernel in kernels:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from opfuse.report.explain import Explanation
 from opfuse.report.render import common_prefix, count, names_in, plural, ratio, seconds, shorten, size, table, title
 
+if TYPE_CHECKING:
+    from opfuse.report.explain import Explanation
 
 LONG = 40  # characters of a fact that a sentence can bear
 
@@ -120,9 +121,10 @@ def _numbers(e: Explanation) -> dict[str, str]:
 
 
 def _sentence(reason: str, facts: Mapping[str, Any]) -> str:
-    """The reason with its numbers behind it; not those that the sentence says itself, and nothing long (JSON has it)."""
-    shown = [f"{k.removesuffix('_s').removesuffix('_bytes').replace('_', ' ')} {_fact(k, v)}" for k, v in facts.items()
-             if isinstance(v, (int, float, str, bool)) and _fact(k, v) not in reason and len(_fact(k, v)) <= LONG]  # fmt: skip
+    """The reason with its numbers behind it; not those that the sentence says, and nothing long (JSON has it)."""
+    texts = {k: _fact(k, v) for k, v in facts.items() if isinstance(v, (int, float, str, bool))}
+    names = {k: k.removesuffix("_s").removesuffix("_bytes").replace("_", " ") for k in texts}
+    shown = [f"{names[k]} {text}" for k, text in texts.items() if text not in reason and len(text) <= LONG]
     return f"{reason} ({', '.join(shown)})" if shown else reason
 
 

@@ -1,7 +1,7 @@
-"""verify: is every fused region, and the whole model, as right as float64 says it can be?
+"""Is every fused region, and the whole model, as right as float64 says it can be?
 
-    report = verify(pipeline, graph, options, feeds)      # a graph whose shapes are numbers
-    report.passed; report.guilty; print(report.text())
+    judgement = judge(pipeline, graph, options, feeds)      # a graph whose shapes are numbers
+    judgement.report.passed; print(judgement.report.text())
 
 Each region is judged alone, on the inputs that it had in a native run that keeps every value, against the bounds of
 `error_bounds`. The whole model may lie three times as far from float64 as the unfused float32 oracle lies itself. The
@@ -78,10 +78,19 @@ class Oracle:
         return max(error_of(self.native[name], self.wide[name]), self.sampled.get(name, 0.0))
 
 
-def verify(
-    pipeline: Pipeline, graph: Graph, options: Options, feeds: Sequence[Feed], *,
-    run: Run | None = None, model: str = "model", progress: Callable[[str], None] | None = None, bisect: bool = True,
-) -> Report:  # fmt: skip
+@dataclass(frozen=True)
+class Judgement:
+    """A report without names of the guilty, and what they are looked for with."""
+
+    report: Report
+    oracles: Mapping[str, Oracle]
+    trace: Trace
+
+
+def judge(
+    pipeline: Pipeline, graph: Graph, options: Options, feeds: Sequence[Feed], *, run: Run | None = None,
+    model: str = "model", progress: Callable[[str], None] | None = None,
+) -> Judgement:  # fmt: skip
     """Judge a model on feeds. `run` is the compiled model where there is one already; `graph` is as it was imported."""
     say = progress or (lambda text: None)
     compiled = run or pipeline.compiled(graph, options)
@@ -104,11 +113,7 @@ def verify(
         oracles |= {f.name: with_own_error(graph, f, oracles[f.name]) for f in feeds if f.name in unlucky}
         outputs = check_outputs(oracles, answers)
     report = Report(model, tuple(f.name for f in feeds), tuple(outputs), worst_of(regions), repeatable)
-    if report.passed or not bisect:
-        return report
-    from opfuse.report.bisect import find_guilty
-
-    return report.with_guilty(find_guilty(pipeline, graph, options, feeds, report, oracles, trace, say))
+    return Judgement(report, oracles, trace)
 
 
 def ask_oracle(graph: Graph, feed: Feed) -> Oracle:

@@ -106,10 +106,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
     first of them twice as wide as the others.
     """
     out = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    shares = {name: 2 if k == 0 else 1 for k, name in enumerate(wrap)}
     for name in columns:
         wraps = name in wrap
         out.add_column(name, justify="right" if name in right else "left", no_wrap=not wraps,
-                       overflow="fold" if wraps else "ellipsis", ratio=(2 if name == wrap[0] else 1) if wraps else None)  # fmt: skip
+                       overflow="fold" if wraps else "ellipsis", ratio=shares.get(name))  # fmt: skip
     for row in rows:
         out.add_row(*(Text(cell) for cell in row))
     return out

@@ -19,9 +19,10 @@ import numpy as np
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph
 from opfuse.plan.plan import Plan
+from opfuse.report.bisect import verify
 from opfuse.report.explain import Explanation, explain
 from opfuse.report.feeds import Feed, FeedSpec, Span, adversarial_feeds, feed_specs, folder_feeds, random_feed
-from opfuse.report.numerics import Pipeline, verify
+from opfuse.report.numerics import Pipeline
 from opfuse.report.verify_report import Report
 from opfuse.runtime.archive import Variant
 from opfuse.runtime.executable import Executable, specialise

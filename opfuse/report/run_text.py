@@ -31,8 +31,6 @@ def outputs_table(outputs: Sequence[Mapping[str, Any]], width: int) -> Renderabl
 
 def operators_table(operators: Sequence[SupportedOperator]) -> RenderableType:
     """Domain, operator, opsets, and the IR operators that it becomes."""
-    rows = [
-        (o.domain or "ai.onnx", o.op, ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in o.opsets), ", ".join(o.emits))
-        for o in operators
-    ]
+    opsets = [", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in o.opsets) for o in operators]
+    rows = [(o.domain or "ai.onnx", o.op, n, ", ".join(o.emits)) for o, n in zip(operators, opsets, strict=True)]
     return table(("domain", "operator", "opsets", "becomes"), rows, wrap=("becomes",))

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from opfuse.report.render import names_in, plain, plural, shorten, table, title
+from opfuse.report.render import common_prefix, names_in, plain, plural, shorten, table, title
 
 SCHEMA = 1
 MANY = 24  # outputs times feeds; a text shows fewer of them
@@ -185,8 +185,10 @@ class Report:
             for c in shown
         ]  # fmt: skip
         columns = ("region", "feed", "max", "p99", "of bound", "")
+        prefix = common_prefix(n for c in self.regions for n in c.nodes)
         room = width - sum(2 + max(len(head), *(len(row[k]) for row in cells)) for k, head in enumerate(columns))
-        rows = [(*row, names_in(c.nodes, max(12, room))) for row, c in zip(cells, shown, strict=True)]
+        nodes = [[n.removeprefix(prefix) for n in c.nodes] for c in shown]
+        rows = [(*row, names_in(names, max(12, room))) for row, names in zip(cells, nodes, strict=True)]
         some = "" if len(shown) == len(ordered) else f": {len(shown)} of {len(ordered)}, nearest to their bounds"
         return [title(f"Regions{some}"), table((*columns, "nodes"), rows, right=columns[2:5])]
 

@@ -15,8 +15,9 @@ from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
+from opfuse.report.bisect import verify
 from opfuse.report.feeds import Feed, adversarial_feeds, feed_specs, random_feed
-from opfuse.report.numerics import Oracle, Trace, TracedKernel, allowed_error, verify, with_own_error
+from opfuse.report.numerics import Oracle, Trace, TracedKernel, allowed_error, with_own_error
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -170,7 +171,7 @@ def test_a_swallowed_nan_fails(pipeline: NumPyPipeline) -> None:
 def test_a_fault_in_one_feed_only_is_reported_for_that_feed(pipeline: NumPyPipeline) -> None:
     pipeline.break_kernel = {"soft": np.nan_to_num}
     graph = mlp()
-    report = verify(pipeline, graph, Options(), feeds_of(graph), bisect=False)
+    report = verify(pipeline, graph, Options(), feeds_of(graph))
     assert {c.feed for c in report.failed_outputs} <= {"infinity", "NaN"} and report.failed_outputs
 
 

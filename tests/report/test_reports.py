@@ -1,4 +1,4 @@
-"""Reports of models that are really compiled: cold and warm, recounted, verified, with faults planted in the compiler."""
+"""Reports of models that are really compiled: cold and warm, recounted, verified, with faults planted on purpose."""
 
 from __future__ import annotations
 
