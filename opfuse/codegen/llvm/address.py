@@ -160,9 +160,10 @@ class Addresses(Frame):
         if packing is not None:
             return self._packed(buffer, places, packed_layout(buffer, packing))
         strides = [self.dim(s) for s in buffer.element_strides]
-        scalar = all(places[d].lane == 0 and places[d].vector is None for d in guarded)
+        last = guarded[-1] + 1 if guarded else 0
+        together = all(i.lane == 0 and i.vector is None for i in places[:last])  # the lanes lie inside one row
         row = self._row_elements(buffer, guarded)
-        if guarded and scalar and row <= PAD_ROW_LIMIT and pad is not None:
+        if guarded and together and row <= PAD_ROW_LIMIT and pad is not None:
             return self._with_pad_row(buffer, places, strides, guarded, pad, row)
         access = self._plain(buffer, places, strides)
         if not guarded:
@@ -279,9 +280,8 @@ class Addresses(Frame):
         at = max(pointer.depth, guard.depth)
         name = self.pad_row(buffer.dtype, pad, row + self.v.lanes)
         pointer = Handle(self.e.pure(at, f"select i1 {guard.text}, ptr {pointer.text}, ptr {name}"), at)
-        _, _, lane, _ = self._scaled(places[:last], strides[:last])
-        terms, offset, rest, vector = self._scaled(places[last:], strides[last:])
-        return Access(self._chain(pointer, terms, offset, buffer.dtype.bytes), self.e.add(lane, rest), vector)
+        terms, offset, lane, vector = self._scaled(places[last:], strides[last:])
+        return Access(self._chain(pointer, terms, offset, buffer.dtype.bytes), lane, vector)
 
     def pad_row(self, dtype: DType, pad: Const, elements: int) -> str:
         """A constant of pad values, shared by the accesses that need the same."""

@@ -134,7 +134,6 @@ class InnerLoops(Values):
         points = self._distinct(s.carries[0].tile)
         lo, hi = self.bounds(s)
         size = self.plan.tile[s.axis.name]
-        assert isinstance(size, int)
 
         def at(n: Integer) -> Callable[[Integer, list[Value]], Sequence[Value]]:
             def run(i: Integer, flat: list[Value]) -> Sequence[Value]:
@@ -145,7 +144,11 @@ class InnerLoops(Values):
             return run
 
         flat = [self.expression(c.init, *p) for c in s.carries for p in points]
-        if isinstance(lo, int) and isinstance(hi, int):
+        if not isinstance(size, int):  # one step over all of a run-time extent, or none
+            trips = self.e.choose(self.e.compare("slt", lo, hi), 1, 0)
+            whole_step = at(self.e.sub(hi, lo))
+            flat = self.e.loop(0, trips, 1, flat, lambda _, inside: whole_step(lo, inside))
+        elif isinstance(lo, int) and isinstance(hi, int):
             if s.axis.name in self.schedule.unroll:
                 for i in range(lo, hi, size):
                     flat = self.e.loop(i, i + 1, 1, flat, at(min(size, hi - i)))

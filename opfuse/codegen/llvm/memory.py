@@ -108,7 +108,7 @@ class Memory(Addresses):
         """
         type_, lanes = MEMORY[dtype], self.v.lanes
         count = self.v.constant_lanes(mask)
-        if count % 4 == 1 and not dtype.is_float:
+        if count % 4 == 1 and type_.startswith("i"):
             place = self.e.op(f"getelementptr {type_}, ptr {pointer.text}, i64 {count - 1}")
             last = self.e.op(f"extractelement {raw}, i64 {count - 1}")
             self.e.line(f"store {type_} {last}, ptr {place}, align {dtype.bytes}")

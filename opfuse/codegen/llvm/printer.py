@@ -132,10 +132,8 @@ class PhasePrinter(Rows):
 
     def _open(self, axis: Axis, number: Integer, versions: bool, inside: Callable[[], None]) -> None:
         """Full tiles and the last, partial one get code of their own where the extent is known; else a run-time size."""
-        tile = self.plan.tile[axis.name]
-        assert isinstance(tile, int)
-        base = self.e.mul(number, tile)
-        extent = axis.extent
+        tile, extent = self.plan.tile[axis.name], axis.extent
+        base = self.e.mul(number, self.dim(tile))
 
         def at(size: Integer) -> Callable[[], None]:
             def run() -> None:
@@ -144,7 +142,9 @@ class PhasePrinter(Rows):
 
             return run
 
-        if tile == 1 or isinstance(extent, int) and extent % tile == 0:
+        if not isinstance(tile, int):  # one tile holds all of a run-time extent
+            at(self.dim(extent))()
+        elif tile == 1 or isinstance(extent, int) and extent % tile == 0:
             at(tile)()
         elif isinstance(extent, int) and extent < tile:
             at(extent)()
@@ -192,7 +192,6 @@ class PhasePrinter(Rows):
         axis = s.loop.axis
         lo, hi = self.bounds(s.loop)
         tile = self.plan.tile[axis.name]
-        assert isinstance(tile, int)
 
         def run(lo: Integer, hi: Integer, step: int, size: Integer) -> None:
             def body(i: Integer, carried: list[Value]) -> list[Value]:
@@ -203,6 +202,9 @@ class PhasePrinter(Rows):
 
             self.e.loop(lo, hi, step, [], body)
 
+        if not isinstance(tile, int):
+            self.e.when(self.e.compare("slt", lo, hi), lambda: run(lo, self.e.add(lo, 1), 1, self.e.sub(hi, lo)))
+            return
         if isinstance(lo, int) and isinstance(hi, int):
             full = lo + max(hi - lo, 0) // tile * tile
             run(lo, full, tile, tile)
