@@ -11,12 +11,13 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from opfuse.decision import Refusal
 from opfuse.target import described
-from tests.tile.case import Array, Arrays, Case
+from tests.tile.case import Arrays, Case
 from tests.tile.regions import CASES, FUNCTION_CASES
 
 
@@ -25,19 +26,33 @@ def interpretable(case: Case) -> bool:
     return not (case.name.startswith("linear") and "bf16" in case.name)
 
 
-def tensors_of(arrays: Arrays) -> dict[str, object]:
+def tensors_of(arrays: Arrays, device: str) -> dict[str, Any]:
+    """Tensors with the arrays' values, types and strides; on the CPU they share memory."""
     import ml_dtypes
     import torch
 
-    def tensor(a: Array) -> object:
-        if a.dtype == ml_dtypes.bfloat16:
-            return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(a)
+    made = {}
+    for name, a in arrays.items():
+        bits = a.dtype == ml_dtypes.bfloat16
+        tensor = torch.from_numpy(a.view(np.int16)).view(torch.bfloat16) if bits else torch.from_numpy(a)
+        if device != "cpu":
+            own = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=device)
+            tensor = own.copy_(tensor)
+        made[name] = tensor
+    return made
 
-    return {name: tensor(a) for name, a in arrays.items()}
+
+def fetch(tensors: dict[str, Any], arrays: Arrays) -> None:
+    """What a device has written, back into the arrays."""
+    import torch
+
+    for name, a in arrays.items():
+        host = tensors[name].cpu()
+        a[...] = host.view(torch.int16).numpy().view(a.dtype) if host.dtype is torch.bfloat16 else host.numpy()
 
 
-def faults(case: Case, folder: Path) -> list[str]:
+def faults(case: Case, folder: Path, device: str = "cpu", every_size: bool = False) -> list[str]:
+    """What comes out wrong under any of the case's GPU schedules; all sizes with the first, the last with others."""
     from opfuse.codegen.triton.launch import load
     from opfuse.codegen.triton.printer import print_program
 
@@ -48,12 +63,23 @@ def faults(case: Case, folder: Path) -> list[str]:
             found.append(f"{case.name}, schedule {number}: refused: {printed.text}")
             continue
         kernel = load(case.program, printed, folder)
-        for sizes in case.sizes if number == 0 else case.sizes[-1:]:
+        for sizes in case.sizes if number == 0 or every_size else case.sizes[-1:]:
             arrays = case.arrays(sizes)
             want = case.want(arrays)
-            kernel(tensors_of(arrays), sizes)
+            tensors = tensors_of(arrays, device)
+            kernel(tensors, sizes)
+            if device != "cpu":
+                fetch(tensors, arrays)
             found += [f"schedule {number}, {dict(sizes)}: {fault}" for fault in case.faults(arrays, want)]
     return found
+
+
+def guarded(case: Case, folder: Path, device: str = "cpu", every_size: bool = False) -> list[str]:
+    """`faults`, with an exception as one more fault: whoever runs many cases wants to hear of all of them."""
+    try:
+        return faults(case, folder, device, every_size)
+    except Exception as e:
+        return [f"{case.name}: {type(e).__name__}: {str(e)[-600:]}"]
 
 
 def main(which: str, first: int, step: int, only: str = "") -> int:
@@ -62,10 +88,7 @@ def main(which: str, first: int, step: int, only: str = "") -> int:
     cases = [c for c in (CASES if which == "regions" else FUNCTION_CASES) if only in c.name and interpretable(c)]
     with tempfile.TemporaryDirectory() as folder:
         for case in cases[first::step]:
-            try:
-                wrong = faults(case, Path(folder))
-            except Exception as e:  # reported with the case's name: the parent shows them all
-                wrong = [f"{case.name}: {type(e).__name__}: {str(e)[-600:]}"]
+            wrong = guarded(case, Path(folder))
             for line in wrong:
                 print(json.dumps(line), flush=True)
     print(json.dumps({"cases": len(cases[first::step])}))

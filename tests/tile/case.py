@@ -22,7 +22,7 @@ from opfuse.ir.dims import bind
 from opfuse.ir.scalar import Apply, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
-from opfuse.tile.program import Buffer, Dot, Loop, Map, Program, Reduce, Statement
+from opfuse.tile.program import Buffer, Dot, Loop, Map, Program, Reduce, Repeat, Statement
 from opfuse.tile.schedule import Schedule
 
 Array = Any
@@ -119,11 +119,19 @@ class Case:
     @property
     def tolerance(self) -> float:
         """Error allowed, relative to the largest element of the output."""
-        total = sum(_error(s, ()) for phase in self.program.flat_phases() for s in phase.body)
+        total = 0.0
+        for part in self.program.phases:
+            phases = part.phases if isinstance(part, Repeat) else (part,)
+            once = sum(_error(s, ()) for phase in phases for s in phase.body)
+            total += once * (self.most(part.axis) if isinstance(part, Repeat) else 1)
         stored = max(
             (ROUNDOFF[b.dtype] for b in self.program.buffers if b.role == "out" and b.dtype.is_float), default=0.0
         )
         return total + stored
+
+    def most(self, a: Axis) -> int:
+        """The largest extent of an axis over the case's sizes."""
+        return max(int(bind(a.extent, sizes)) for sizes in self.sizes)  # type: ignore[arg-type]
 
 
 def _error(s: Statement, loops: tuple[Axis, ...]) -> float:

@@ -17,6 +17,7 @@ from opfuse.codegen.triton.legality import legal
 from opfuse.decision import Refusal
 from opfuse.ir.dims import Dim
 from opfuse.ir.structure import Axis
+from opfuse.ir.types import DType
 from opfuse.target import Target
 from opfuse.tile.program import (
     Dot,
@@ -46,6 +47,7 @@ DOT_SHAPES = (
     (16, 16, 64, 4, 2),
 )
 STREAM_SHAPES = ((1024, 4), (4096, 8), (2048, 4), (512, 4), (8192, 8))  # elements of a block, warps
+LARGEST_SCALAR = 128 * 64  # accumulators of a block without tensor cores: larger ones spill when compiled for sm_90
 TRANSACTION = 32  # elements: 128 bytes of f32, what one warp reads at once
 NOMINAL = 64  # of a run-time extent
 BAND = 8  # rows of blocks that run together (the `group` of Triton's own matrix tutorial)
@@ -77,7 +79,10 @@ def candidates(program: Program, target: Target) -> tuple[Schedule, ...]:
 def _all(program: Program) -> Iterator[Schedule]:
     phases = list(program.flat_phases())
     if any(isinstance(s, Dot) and matrix_shaped(s) for p in phases for s in statements(p.body)):
+        scalar = any(isinstance(s, Dot) and _scalar_units(s) for p in phases for s in statements(p.body))
         for rows, columns, k_bytes, warps, stages in DOT_SHAPES:
+            if scalar and rows * columns > LARGEST_SCALAR:
+                continue
             tile: dict[str, int] = {}
             for p in phases:
                 tile = {**_stream_tile(p, 4096), **_dot_tile(p, rows, columns, k_bytes), **tile}
@@ -89,6 +94,11 @@ def _all(program: Program) -> Iterator[Schedule]:
             tile = {**_stream_tile(p, elements), **tile}
         short = tuple(sorted({s.axis.name for p in phases for s in _loops(p) if _short(s.axis.extent)}))
         yield Schedule(tile, warps=warps, stages=2, unroll=short)
+
+
+def _scalar_units(s: Dot) -> bool:
+    """IEEE float32 products run on the ordinary multiply-add units, with every accumulator in a register."""
+    return s.precision == "ieee" and s.a.dtype is DType.F32
 
 
 def _loops(phase: Phase) -> Iterable[Loop]:

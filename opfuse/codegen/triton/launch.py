@@ -56,6 +56,18 @@ class LoadedKernel:
                     if grid := _number(bind(entry.grid, known)):
                         getattr(self.module, entry.name)[(grid,)](*arguments, *integers, *step, **options)
 
+    def compile(self, sizes: Bindings) -> None:
+        """Compile all kernels for aligned tensors and these extents, into Triton's cache; nothing is launched."""
+        import torch
+
+        pointers = [getattr(torch, TORCH[self.program.buffer(name).dtype]) for name in self.printed.arguments]
+        integers = [sizes[name] for name in self.printed.integers]
+        options = {"num_warps": self.printed.warps, "num_stages": self.printed.pipeline_stages}
+        for stage in self.printed.stages:
+            step = [] if stage.repeat is None else [0]
+            for entry in stage.entries:
+                getattr(self.module, entry.name).warmup(*pointers, *integers, *step, grid=(1,), **options)
+
     def argument(self, name: str, tensors: Mapping[str, Any], sizes: Bindings) -> Any:
         import torch
 
