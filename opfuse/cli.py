@@ -123,9 +123,12 @@ def run_command(
 def explain_command(
     model: ModelOrArtifact, threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None,
     no_fuse: NoFusions = None, strict: Strict = False, as_json: AsJson = False,
+    measure: Annotated[bool, typer.Option("--measure", help="time every kernel on random inputs")] = False,
 ) -> None:  # fmt: skip
     executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
     need_shapes(executable)
+    if measure:
+        executable.measure()
     explanation = executable.explain()
     if as_json:
         print_json(explanation.to_json())

@@ -38,6 +38,11 @@ class Reports:
         """Of the newest variant."""
         return explain(executable.model)
 
+    def measure(self, executable: Executable) -> None:
+        """Time the kernels of the newest variant on a random feed."""
+        feed = random_feed(specs_of(executable), 0)
+        executable.model.measure([feed[p.name] for p in executable.model.plan.inputs])
+
     def verify(self, executable: Executable, **options: Any) -> Report:
         """See `verify_executable`."""
         return verify_executable(self._pipeline, executable, **options)

@@ -36,6 +36,8 @@ class Reports(Protocol):
 
     def explain(self, executable: Executable) -> Any: ...
 
+    def measure(self, executable: Executable) -> None: ...
+
     def verify(self, executable: Executable, **options: Any) -> Any: ...
 
 
@@ -194,6 +196,10 @@ class Executable:
     def explain(self) -> Any:
         """What was fused and why, for the newest variant."""
         return self._report().explain(self)
+
+    def measure(self) -> None:
+        """Time every kernel of the newest variant on random inputs; `explain` shows the times, `save` keeps them."""
+        self._report().measure(self)
 
     def verify(self, **options: Any) -> Any:
         """The answers against the float64 oracle."""

@@ -13,6 +13,7 @@ import ctypes
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,6 +158,14 @@ class CompiledModel:
         return InputError(name, problem, code="input-count")
 
     # ---- measuring --------------------------------------------------------------------------------------------------
+    def measure(self, arrays: Sequence[Any], seconds: float = 0.3) -> None:
+        """Measure every kernel and keep the times in the plan, where `explain` shows them and a saved file keeps them."""
+        times = self.profile(arrays, seconds)
+        kernels = tuple(
+            replace(k, facts={**k.facts, "measured_s": t}) for k, t in zip(self.plan.kernels, times, strict=True)
+        )
+        self.plan = replace(self.plan, kernels=kernels)
+
     def profile(self, arrays: Sequence[Any], seconds: float = 0.2) -> tuple[float, ...]:
         """Mean seconds of each kernel of the plan, measured for about the given time, a barrier after each step."""
         context, rate = self._new_context(), self._runtime.ticks_per_second()
