@@ -124,7 +124,10 @@ def dot_efficiency(dot: Dot, schedule: Schedule, target: Target, phase: Phase) -
     lanes = target.lanes(dot.out.dtype.bytes)
     if not dot.out.axes:
         return 1.0 / lanes
-    column, above = dot.out.axes[-1], [a for a in dot.out.axes[:-1] if a in dot.a.axes and a in dot.out.axes]
+    column = dot.out.axes[-1]
+    if not extent(column):
+        return 1.0
+    above = [a for a in dot.out.axes[:-1] if a in dot.a.axes and a in dot.out.axes]
     width = min(extent(column), cut(column, schedule)) if column in phase.grid else extent(column)
     filled = width / (-(-width // lanes) * lanes)
     rows, vectors = schedule.register

@@ -25,12 +25,13 @@ PANEL_PREFETCH_BYTES = 256 << 10  # weights beyond this are not found in L2 agai
 
 
 def size(d: Dim) -> int:
-    return d if isinstance(d, int) else NOMINAL
+    """An extent to divide by: a nominal one where it is bound at run time, and 1 for an empty one."""
+    return max(1, d) if isinstance(d, int) else NOMINAL
 
 
 def choose_cpu(program: Program, target: Target) -> Schedule:
     phase = next(program.flat_phases())
-    dots = [s for s in statements(phase.body) if isinstance(s, Dot)]
+    dots = [s for s in statements(phase.body) if isinstance(s, Dot) and s.out.axes]
     if dots:
         return _dot_schedule(program, phase, max(dots, key=lambda d: volume(d.out) * size(d.over.extent)), target)
     return _stream_schedule(program, phase, target)

@@ -8,6 +8,8 @@ addition. Nodes keep the origin of the node that they come from.
 
 from __future__ import annotations
 
+import re
+
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.ops import call_of, get, infer
@@ -15,6 +17,7 @@ from opfuse.ir.ops import call_of, get, infer
 
 def expand_composites(graph: Graph) -> Graph | Refusal:
     out = Graph(graph.name)
+    out._counter = _last_number(graph)
     for i in graph.inputs:
         out.add_input(i, graph.types[i])
     for name, array in graph.constants.items():
@@ -28,6 +31,12 @@ def expand_composites(graph: Graph) -> Graph | Refusal:
             return refusal
     out.set_outputs({public: renamed.get(v, v) for public, v in graph.outputs.items()})
     return out
+
+
+def _last_number(graph: Graph) -> int:
+    """The largest number at the end of a name: fresh names count on from it, so that none meets a node to come."""
+    names = (*graph.nodes, *graph.types)
+    return max((int(n[1]) for name in names if (n := re.search(r"_([0-9]{1,15})$", name))), default=0)
 
 
 def _expand_into(out: Graph, node: Node, renamed: dict[str, str]) -> Refusal | None:

@@ -266,6 +266,8 @@ def _pad_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray:
     x, pads = arrays[0], attrs["pads"]
     rank = x.ndim
     x = x[tuple(slice(max(-pads[k], 0), x.shape[k] - max(-pads[rank + k], 0)) for k in range(rank))]
+    if not rank:
+        return np.asarray(x)
     width = [(max(pads[k], 0), max(pads[rank + k], 0)) for k in range(rank)]
     if attrs["mode"] == "constant":
         return np.pad(x, width, constant_values=np.asarray(attrs["value"]).astype(x.dtype))
