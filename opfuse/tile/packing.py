@@ -1,6 +1,6 @@
 """Packed weights: panels of one axis, laid out so that a dot reads them from front to back.
 
-    pack(w[K, N], Packing(axis=1, panel=64))  ->  array [ceil(N / 64)][K][64], zero-filled at the end
+pack(w[K, N], Packing(axis=1, panel=64))  ->  array [ceil(N / 64)][K][64], zero-filled at the end
 """
 
 from __future__ import annotations

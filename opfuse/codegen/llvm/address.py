@@ -1,7 +1,7 @@
 """Index maps to addresses: one function from (buffer, index, place) to a pointer and to what the lanes do there.
 
-Terms are added to the pointer in the order of how seldom they change, so that each sum stands in the outermost loop that
-has its parts, and what remains in the innermost one is a constant displacement.
+Terms are added to the pointer in the order of how seldom they change, so that each sum stands in the outermost loop
+that has its parts, and what remains in the innermost one is a constant displacement.
 
 A window that may leave its buffer reads pad values: where lanes do not matter the pointer is exchanged for a row of
 constants, once per row and tap; otherwise lanes are masked.
@@ -32,7 +32,7 @@ MEMORY = {
 
 @dataclass
 class Linear:
-    """An index at lane 0 as a sum of scaled positions, and how it moves along the lanes: `lane` a step, `vector` at will."""
+    """An index at lane 0 as a sum of scaled positions; along the lanes `lane` is a step, `vector` any offsets."""
 
     terms: list[tuple[Integer, Integer]] = field(default_factory=list)
     const: int = 0
@@ -53,7 +53,7 @@ class Access:
 
 
 class Addresses(Frame):
-    # ---- indices -----------------------------------------------------------------------------------------------------
+    # ---- indices ---------------------------------------------------------------------------------------------------
     def linear(self, index: Index, shift: Shift) -> Linear:
         out = Linear()
         self._add_constant(out, self.dim(index.const))
@@ -88,7 +88,7 @@ class Addresses(Frame):
         return total
 
     def _add_divided(self, out: Linear, n: Linear, divisor: Integer, c: Integer, quotient: bool) -> None:
-        """out += c * (n // divisor) or c * (n % divisor), without division along the lanes where they cannot cross a multiple."""
+        """out += c * (n // divisor) or c * (n % divisor); no division along lanes that cannot cross a multiple."""
         base = self.total(n)
         together = n.vector is None and (n.lane == 0 or (n.lane == 1 and self._in_one_block(base, divisor)))
         if together:
@@ -103,7 +103,7 @@ class Addresses(Frame):
         out.vector = part if out.vector is None else self.v.add(out.vector, part)
 
     def _in_one_block(self, base: Integer, divisor: Integer) -> bool:
-        """Do base ... base + lanes - 1 have one quotient? Yes where both are multiples of a number of at least `lanes`."""
+        """Have base ... base + lanes - 1 one quotient? Yes where both are multiples of a number >= `lanes`."""
         step = math.gcd(multiple(base), multiple(divisor))
         return step >= self.v.lanes or (step == 0 and divisor != 0)
 
@@ -148,7 +148,7 @@ class Addresses(Frame):
     def value(self, t: Tile, r: int, j: int) -> Value:
         raise NotImplementedError
 
-    # ---- addresses ---------------------------------------------------------------------------------------------------
+    # ---- addresses -------------------------------------------------------------------------------------------------
     def access(self, buffer: Buffer, index: Sequence[Index], shift: Shift, pad: Const | None) -> Access:
         places = [self.linear(i, shift) for i in index]
         for d, i in enumerate(index):
@@ -213,7 +213,7 @@ class Addresses(Frame):
         return self.e.offset(pointer, self.e.add(offset, constant))
 
     def _packed(self, buffer: Buffer, places: Sequence[Linear], layout: PackedLayout) -> Access:
-        """[extent / panel][others][panel]: a vector never crosses a panel, since its start and the panel are multiples of it."""
+        """[extent / panel][others][panel]. No vector crosses a panel if start and panel are multiples of it."""
         i = places[layout.axis]
         start, shift = self.total(Linear(i.terms, 0)), i.const
         step = math.gcd(multiple(start), layout.panel) or layout.panel
@@ -239,7 +239,7 @@ class Addresses(Frame):
         packed = Linear(vector=self.v.add(whole, self.v.op("urem", lanes, size)))
         return [packed if d == layout.axis else p for d, p in enumerate(places)]
 
-    # ---- places outside of the buffer ----------------------------------------------------------------------------------
+    # ---- places outside of the buffer ------------------------------------------------------------------------------
     def _guards(
         self, buffer: Buffer, places: Sequence[Linear], guarded: Sequence[int]
     ) -> tuple[Handle | None, Value | None]:

@@ -20,7 +20,7 @@ LINE = 64  # bytes of a cache line
 
 
 class InnerLoops(Values):
-    # ---- the matrix microkernel ------------------------------------------------------------------------------------------
+    # ---- the matrix microkernel ------------------------------------------------------------------------------------
     def contraction(self, s: Dot) -> None:
         points = self.at.points()
         accumulators = [self.value(s.acc, *p) for p in points]
@@ -102,7 +102,7 @@ class InnerLoops(Values):
         pointer = self.e.offset(at.pointer, line)
         self.e.line(f"call void @llvm.prefetch.p0(ptr {pointer.text}, i32 0, i32 2, i32 1)")
 
-    # ---- other loops -------------------------------------------------------------------------------------------------
+    # ---- other loops -----------------------------------------------------------------------------------------------
     def inner_reduction(self, s: Reduce) -> None:
         """A reduction over rows: the lanes are elements of the result."""
         points = self._distinct(s.out)
@@ -110,7 +110,9 @@ class InnerLoops(Values):
 
         def over(axes: tuple[Axis, ...], carried: list[Value]) -> list[Value]:
             if not axes:
-                return [self.v.combine(s.combine, c, self.value(s.tile, *p)) for c, p in zip(carried, points, strict=True)]
+                return [
+                    self.v.combine(s.combine, c, self.value(s.tile, *p)) for c, p in zip(carried, points, strict=True)
+                ]
             axis, rest = axes[0], axes[1:]
             before = self.relative[axis.name]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from opfuse.ir.types import DType
 
@@ -32,7 +32,7 @@ class Handle(NamedTuple):
     depth: int
 
 
-Integer = Union[int, Int]
+Integer = int | Int
 
 # How a value is held in a register. Half-precision floats are widened when they are loaded; booleans are single bits.
 HELD = {
@@ -58,7 +58,7 @@ class Value:
         return f"{self.type} {self.text}"
 
 
-Lines = list[Union[str, "Lines"]]
+Lines = list["str | Lines"]
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Emit:
         return len(self.scopes) - 1
 
     def pure(self, at: int, instruction: str) -> str:
-        """The name of an instruction without effects, put at the head of scope `at`, or here where that is still to come."""
+        """The name of an instruction without effects, at the head of scope `at`, or here where that is yet to come."""
         for scope in self.scopes[: at + 1]:
             if instruction in scope.memo:
                 return scope.memo[instruction]
@@ -134,7 +134,7 @@ class Emit:
     def pop(self) -> None:
         self.scopes.pop()
 
-    # ---- index arithmetic ----------------------------------------------------------------------------------------------
+    # ---- index arithmetic ------------------------------------------------------------------------------------------
     def _arith(self, op: str, a: Integer, b: Integer, divisor: int) -> Int:
         at = max(depth(a), depth(b))
         return Int(self.pure(at, f"{op} i64 {text(a)}, {text(b)}"), at, max(divisor, 1))
@@ -223,12 +223,15 @@ class Emit:
         at = max(pointer.depth, depth(bytes_))
         return Handle(self.pure(at, f"getelementptr i8, ptr {pointer.text}, i64 {text(bytes_)}"), at)
 
-    # ---- control -----------------------------------------------------------------------------------------------------
+    # ---- control ---------------------------------------------------------------------------------------------------
     def loop(
         self, lo: Integer, hi: Integer, step: int, carried: Sequence[Value],
         body: Callable[[Integer, list[Value]], Sequence[Value]],
     ) -> list[Value]:  # fmt: skip
-        """body(index, carried) -> carried, for index in range(lo, hi, step). One trip is no loop; an unknown bound is guarded."""
+        """body(index, carried) -> carried, for index in range(lo, hi, step).
+
+        One trip is no loop; a bound known only at run time gets a guard.
+        """
         known = isinstance(lo, int) and isinstance(hi, int)
         if isinstance(lo, int) and isinstance(hi, int) and hi - lo <= step:
             if hi <= lo:

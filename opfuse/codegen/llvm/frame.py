@@ -1,7 +1,7 @@
 """Where the printer is: the tile's place on every axis, and the register tile that is being computed.
 
 Positions have three parts: the base of the axis' tile (`block`), the place inside the tile that the loops around have
-reached (`relative`), and a constant shift inside the register tile (row r, lanes of vector j, step u of an unrolled dot).
+reached (`relative`), and a constant shift inside the register tile (row r, lanes of vector j, step u of a dot).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Frame:
         """Do the lanes of the register tile hold different elements of this tile?"""
         return self.at.lane is not None and self.at.lane in t.axes
 
-    # ---- run-time extents --------------------------------------------------------------------------------------------
+    # ---- run-time extents ------------------------------------------------------------------------------------------
     def dim(self, d: Dim) -> Integer:
         """A dimension as an i64 at the top of the function."""
         if isinstance(d, int):

@@ -50,7 +50,7 @@ def _machine(cpu: str, features: str) -> Any:
 
 
 def feature_text(target: Target) -> str:
-    """What LLVM may use: of all features that it knows, those that the target has. Plain code uses the CPU's baseline."""
+    """What LLVM may use: of the features that it knows, those of the target. Plain code uses the CPU's baseline."""
     if target.isa == "plain":
         return ""
     known = sorted(set(llvm.get_host_cpu_features()) | set(target.features))
@@ -82,7 +82,7 @@ def _compiled(text: str, target: Target) -> tuple[Any, Any]:
 
 
 def compile_object(text: str, target: Target) -> bytes:
-    """The module's machine code as an object file. CompileError with LLVM's message where the text is not well-formed."""
+    """The module's machine code as an object file. CompileError with LLVM's message for text that is not IR."""
     machine, module = _compiled(text, target)
     return bytes(machine.emit_object(module))
 

@@ -1,8 +1,8 @@
 """How a buffer lies in memory, and what an index map means for a vector along one axis.
 
-    contiguity(load W[k, n], n, schedule)  -> "unit"      lanes along n read neighbours (packed or not)
-    contiguity(load W[k, n], k, schedule)  -> "strided"
-    contiguity(load W[k, n], m, schedule)  -> "same"      all lanes read one element
+contiguity(load W[k, n], n, schedule)  -> "unit"      lanes along n read neighbours (packed or not)
+contiguity(load W[k, n], k, schedule)  -> "strided"
+contiguity(load W[k, n], m, schedule)  -> "same"      all lanes read one element
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def packed_layout(buffer: Buffer, packing: Packing) -> PackedLayout:
         if d == packing.axis:
             continue
         if not isinstance(extent, int):
-            raise Unsupported("symbolic-pack", f"weight {buffer.name} is packed but has a run-time extent", buffer=buffer.name)
+            raise Unsupported(
+                "symbolic-pack", f"weight {buffer.name} is packed but has a run-time extent", buffer=buffer.name
+            )
         strides[d] = size
         size *= extent
     return PackedLayout(packing.axis, packing.panel, tuple(strides), size)

@@ -15,7 +15,20 @@ from opfuse.ir.dims import ceildiv, product
 from opfuse.ir.scalar import Scalar
 from opfuse.ir.types import DType
 from opfuse.target import Target
-from opfuse.tile.program import Load, Loop, Map, Phase, Program, Repeat, Statement, Store, Tile, gathers, made, statements
+from opfuse.tile.program import (
+    Load,
+    Loop,
+    Map,
+    Phase,
+    Program,
+    Repeat,
+    Statement,
+    Store,
+    Tile,
+    gathers,
+    made,
+    statements,
+)
 from opfuse.tile.schedule import Footprint, Schedule
 
 INSTRUCTION_BYTES = 8
@@ -31,7 +44,9 @@ def check_program(program: Program, schedule: Schedule, target: Target) -> None:
     buffers = {b.name: b for b in program.buffers}
     for b in program.buffers:
         if b.halo is not None:
-            raise Unsupported("halo", f"buffer {b.name} has a halo, which this printer does not read yet", buffer=b.name)
+            raise Unsupported(
+                "halo", f"buffer {b.name} has a halo, which this printer does not read yet", buffer=b.name
+            )
         if b.dtype is DType.F16 and target.isa == "plain":
             raise Unsupported("half-precision", f"buffer {b.name} is f16, which needs the CPU's conversions",
                               buffer=b.name, isa=target.isa)  # fmt: skip
@@ -43,7 +58,7 @@ def check_program(program: Program, schedule: Schedule, target: Target) -> None:
         if b.strides is not None or b.role != "weight":
             raise Unsupported("pack-buffer", f"{name} is packed but is no weight laid out row by row", buffer=name)
         if packing.panel % target.lanes():
-            raise Unsupported("panel", f"panels of {packing.panel} elements do not hold whole vectors of {target.lanes()}",
+            raise Unsupported("panel", f"panels of {packing.panel} do not hold whole vectors of {target.lanes()}",
                               buffer=name, panel=packing.panel, lanes=target.lanes())  # fmt: skip
     mr, nv = schedule.register
     if mr < 1 or nv < 1 or schedule.stream < 1 or any(n < 1 for n in schedule.tile.values()):

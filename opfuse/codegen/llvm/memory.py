@@ -1,7 +1,7 @@
 """Vectors to and from memory: neighbours, one element for all lanes, strides and gathers; masked tails; scratch tiles.
 
-    v = memory.read(load, {"m": 2, "n": 16}, mask)         # lanes of a buffer at the current place plus a shift
-    memory.write_local(tile, v, 2, 1)                      # a kept tile, at row 2 and vector 1 of the register tile
+v = memory.read(load, {"m": 2, "n": 16}, mask)         # lanes of a buffer at the current place plus a shift
+memory.write_local(tile, v, 2, 1)                      # a kept tile, at row 2 and vector 1 of the register tile
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ LOCAL = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.BOOL: DType.U8}  # i
 
 
 class Memory(Addresses):
-    # ---- buffers -----------------------------------------------------------------------------------------------------
+    # ---- buffers ---------------------------------------------------------------------------------------------------
     def read(self, load: Load, shift: Shift, mask: Value | None) -> Value:
         access = self.access(load.buffer, load.index, shift, load.pad)
         dtype = load.buffer.dtype
-        raw = self._load(access, STORED.get(dtype, dtype), dtype, load.pad, mask, load.buffer.name in self.schedule.pack)
+        raw = self._load(
+            access, STORED.get(dtype, dtype), dtype, load.pad, mask, load.buffer.name in self.schedule.pack
+        )
         self._prefetch_ahead(load, access)
         held = self.v.from_memory(raw, dtype)
         return self.v.convert(held, load.out.dtype)
@@ -46,8 +48,9 @@ class Memory(Addresses):
         if a.offsets is None and a.lane == 1:
             if valid is None:
                 return self.e.value(f"load {vector}, ptr {a.pointer.text}, align {dtype.bytes}", stored, lanes)
-            call = f"call {vector} @llvm.masked.load.v{lanes}{_suffix(type_)}.p0(ptr align {dtype.bytes} {a.pointer.text}, "
-            return self.e.value(f"{call}{valid}, {outside})", stored, lanes)
+            call = f"call {vector} @llvm.masked.load.v{lanes}{_suffix(type_)}.p0("
+            at = f"ptr align {dtype.bytes} {a.pointer.text}"
+            return self.e.value(f"{call}{at}, {valid}, {outside})", stored, lanes)
         places = self._places(a, type_)
         every = valid or Value("splat (i1 true)", DType.BOOL, lanes)
         call = f"call {vector} @llvm.masked.gather.v{lanes}{_suffix(type_)}.v{lanes}p0("
@@ -103,8 +106,8 @@ class Memory(Addresses):
     def _store_masked(self, pointer: Handle, raw: Value, mask: Value, dtype: DType) -> None:
         """The first lanes only.
 
-        LLVM 22 turns a masked store of one lane, by a constant mask, into a scalar store, and where the value was narrowed
-        just before it stores the wide element. So a lane that would stand alone in a register is stored by itself.
+        LLVM 22 turns a masked store of one lane, by a constant mask, into a scalar store, and where the value was
+        narrowed just before it stores the wide element. So a lane that would stand alone is stored by itself.
         """
         type_, lanes = MEMORY[dtype], self.v.lanes
         count = self.v.constant_lanes(mask)
@@ -118,7 +121,7 @@ class Memory(Addresses):
         call = f"call void @llvm.masked.store.v{lanes}{_suffix(type_)}.p0(<{lanes} x {type_}> {raw.text}, "
         self.e.line(f"{call}ptr align {dtype.bytes} {pointer.text}, {mask})")
 
-    # ---- scratch -----------------------------------------------------------------------------------------------------
+    # ---- scratch ---------------------------------------------------------------------------------------------------
     def _local(self, t: Tile, shift: Shift) -> tuple[Handle, int, DType]:
         """Pointer to a kept tile at the current place, the element stride of the lanes, and the type in scratch."""
         s: Scratch = self.plan.scratch[t.name]

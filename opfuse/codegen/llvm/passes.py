@@ -1,8 +1,8 @@
-"""The pass plan: how a tile program's body runs on a CPU. Frozen data between the tile IR and LLVM text, with a text of its own.
+"""The pass plan: how a tile program's body runs on a CPU. Frozen data between tile IR and LLVM text, with its own text.
 
 A *pass* is one loop nest over the elements of a tile space, rows x lanes, at a register tile of `register[0]` rows by
-`register[1]` vectors; all that its sinks need is evaluated on demand at that register tile. A pass ends where a reduction
-must be complete or a dot needs a whole operand. What later passes need again is *kept* in scratch, or made again.
+`register[1]` vectors; all that its sinks need is evaluated on demand at that register tile. A pass ends where a
+reduction must be complete or a dot needs a whole operand. What later passes need is *kept* in scratch, or made again.
 
     phase linear: grid m/192, n/64; scratch 0 bytes
       pass m, lane n, 6x4 of 16: store y -> Y
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Union
 
 from opfuse.ir.dims import Dim
 from opfuse.ir.scalar import Scalar
 from opfuse.ir.scalar import text as scalar_text
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
-from opfuse.tile.program import Buffer, Loop, Phase, Reduce, Statement, Store, Tile
+from opfuse.tile.program import Buffer, Loop, Phase, Reduce, Statement, Store, Tile, operands
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,12 @@ class Keep:
         return f"{self.tile} := {scalar_text(self.value)}"
 
 
-Sink = Union[Keep, Reduce, Store]
+Sink = Keep | Reduce | Store
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Loops over `rows`, then over `reduced` rows, with the lane's vectors inside; or no lane at all (a single point)."""
+    """Loops over `rows`, then over `reduced` rows, with the lane's vectors inside; a single point has no lane."""
 
     rows: tuple[Axis, ...]
     reduced: tuple[Axis, ...]  # rows that the pass's reductions run over; their partial results stay in registers
@@ -60,7 +59,9 @@ class Pass:
         if self.lane:
             over.append(f"lane {self.lane.name}")
         sinks = "; ".join(_sink_text(s) for s in self.sinks)
-        return [f"{indent}pass {', '.join(over) or 'point'}, {self.register[0]}x{self.register[1]} of {self.lanes}: {sinks}"]
+        return [
+            f"{indent}pass {', '.join(over) or 'point'}, {self.register[0]}x{self.register[1]} of {self.lanes}: {sinks}"
+        ]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Sequential:
 
 @dataclass(frozen=True)
 class Once:
-    """What the grid axes after the first `outer` do not reach: run when those begin anew, and by each caller at first."""
+    """What the grid axes after the first `outer` do not reach: run when those begin anew, and first in each call."""
 
     outer: int
     axes: tuple[Axis, ...]
@@ -89,7 +90,7 @@ class Once:
         return [head, *(line for s in self.body for line in s.lines(indent + "  "))]
 
 
-Step = Union[Pass, Sequential, Once]
+Step = Pass | Sequential | Once
 
 
 @dataclass(frozen=True)
@@ -151,3 +152,26 @@ def _sink_text(s: Sink) -> str:
             return f"{s.out} = {s.combine} of {s.tile} over {', '.join(a.name for a in s.over)}"
         case Store():
             return f"store {s.tile} -> {s.buffer.name}[{', '.join(map(str, s.index))}]"
+
+
+def reads_of_sink(s: Sink) -> tuple[Tile, ...]:
+    match s:
+        case Keep():
+            return operands(s.value)
+        case Reduce() | Store():
+            return (s.tile,)
+
+
+def made_by_sink(s: Sink) -> frozenset[str]:
+    match s:
+        case Keep():
+            return frozenset((s.tile.name,))
+        case Reduce():
+            return frozenset((s.out.name,))
+        case Store():
+            return frozenset()
+
+
+def keeps(s: Sink) -> bool:
+    """Does the sink make a tile and keep it (rather than set a carried one)?"""
+    return isinstance(s, Keep) and s.value == s.tile

@@ -2,7 +2,8 @@
 
     print_program(program, schedule, target, "k0_linear") -> (PrintedPhase(...),) or a Refusal
 
-The function runs flat grid tiles [begin, end): `void SYMBOL(ptr buffer..., i64 extent..., ptr scratch, i64 begin, i64 end)`.
+The function is `void SYMBOL(ptr buffer..., i64 extent..., ptr scratch, i64 begin, i64 end)`; it runs flat grid tiles
+[begin, end).
 Tiles are independent, so every split of [0, tiles) gives the same bits. Tiles kept between passes lie in `scratch`.
 
 An output may be the very memory of an input that is read with the same index map: the value of a point is read before
@@ -131,7 +132,7 @@ class PhasePrinter(Rows):
         open_axis(0)
 
     def _open(self, axis: Axis, number: Integer, versions: bool, inside: Callable[[], None]) -> None:
-        """Full tiles and the last, partial one get code of their own where the extent is known; else a run-time size."""
+        """Full tiles and the last one get code of their own where the extent is known; else a run-time size."""
         tile, extent = self.plan.tile[axis.name], axis.extent
         base = self.e.mul(number, self.dim(tile))
 
@@ -158,7 +159,7 @@ class PhasePrinter(Rows):
         """The ragged axes that get a version for their last tile: lanes first, since a partial vector is dearest."""
         ragged = [
             a for a in self.plan.grid
-            if isinstance(a.extent, int) and isinstance(n := self.plan.tile[a.name], int) and a.extent % n and a.extent > n
+            if isinstance(n := self.plan.tile[a.name], int) and isinstance(a.extent, int) and a.extent > n and a.extent % n
         ]  # fmt: skip
         lanes = {p.lane for p in passes_of(self.plan.steps)}
         return frozenset(sorted(ragged, key=lambda a: a not in lanes)[:VERSIONS])
@@ -188,7 +189,7 @@ class PhasePrinter(Rows):
                 raise AssertionError("only the body of a phase has parts that run once")
 
     def _sequential(self, s: Sequential) -> None:
-        """A known range, or the whole tiles of an unknown one, get code for their full size; what is left gets its own."""
+        """The whole tiles of a range get code for their full size; what is left gets its own."""
         axis = s.loop.axis
         lo, hi = self.bounds(s.loop)
         tile = self.plan.tile[axis.name]

@@ -1,7 +1,7 @@
 """One pass: the loops over rows and lanes, the register tile inside, and the end of streamed reductions.
 
 A number of rows that does not divide evenly is cut into balanced panels (128 rows by 6: 18 panels of 6 and 4 of 5), so
-that no thin panel is left. Points are emitted one by one through all sinks, so that few values live beside accumulators.
+that no thin panel is left. Points are emitted one by one through all sinks: few values live beside accumulators.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from opfuse.codegen.llvm.analysis import may_alias
 from opfuse.codegen.llvm.dot import InnerLoops, identity
 from opfuse.codegen.llvm.emit import Integer, Value
 from opfuse.codegen.llvm.frame import POINT, RegisterTile
 from opfuse.codegen.llvm.passes import Keep, Pass
-from opfuse.codegen.llvm.planning import may_alias
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Store, Tile, gathers, operands
 
@@ -83,13 +83,15 @@ class Rows(InnerLoops):
             at = end
         return [*out, (at, size, 1)]
 
-    # ---- lanes, and reduced rows around them -----------------------------------------------------------------------------
+    # ---- lanes, and reduced rows around them -----------------------------------------------------------------------
     def _columns(self, p: Pass, rows: int, results: list[tuple[Tile, Value]]) -> None:
         reductions = [s for s in p.sinks if isinstance(s, Reduce)]
         streaming = not p.dotted
         partial = p.register[1] if streaming else 1  # several partial results hide latency; a dot leaves no registers
         start = [
-            self.v.const(identity(s.combine, s.out.dtype), s.out.dtype) for s in reductions for _ in range(rows * partial)
+            self.v.const(identity(s.combine, s.out.dtype), s.out.dtype)
+            for s in reductions
+            for _ in range(rows * partial)
         ]
         tile = RegisterTile(p.blocked, p.lane, rows, p.register[1], None, streaming)
 
@@ -113,9 +115,7 @@ class Rows(InnerLoops):
                 first = (k * rows + r) * partial
                 self._finish(s, total[first : first + partial], r, results, p.lane is not None)
 
-    def _finish(
-        self, s: Reduce, partial: list[Value], r: int, results: list[tuple[Tile, Value]], across: bool
-    ) -> None:
+    def _finish(self, s: Reduce, partial: list[Value], r: int, results: list[tuple[Tile, Value]], across: bool) -> None:
         while len(partial) > 1:
             odd = partial[-1:] if len(partial) % 2 else []
             partial = [self.v.combine(s.combine, a, b) for a, b in zip(partial[::2], partial[1::2], strict=False)] + odd
@@ -197,7 +197,7 @@ class Rows(InnerLoops):
             case _:
                 pass
 
-    # ---- the register tile -------------------------------------------------------------------------------------------
+    # ---- the register tile -----------------------------------------------------------------------------------------
     def _register_tile(self, p: Pass, tile: RegisterTile, carried: list[Value], partial: int) -> list[Value]:
         self.at = tile
         first = self._loads_before_stores(p)

@@ -1,7 +1,7 @@
 """The LLVM column of the table of scalar functions (opfuse.ir.scalar.FUNCTIONS): one emitter for each name.
 
-An emitter takes vectors of one element type and gives the result. Half-precision operands are held as floats; what comes
-back is rounded to the type. Integer division never traps: a divisor of 0 gives an unspecified value.
+An emitter takes vectors of one element type and gives the result. Half-precision operands are computed with as
+floats; what comes back is rounded to the type. Integer division never traps: a divisor of 0 gives an unspecified value.
 
     EMITTERS["max"](v, [x, y])
 """
@@ -124,7 +124,8 @@ EMITTERS: Mapping[str, Emitter] = {
     "exp": _unary(vector_math.exp), "log": _unary(vector_math.log), "sqrt": lambda v, x: v.intrinsic("sqrt", x[0]),
     "rsqrt": _rsqrt, "erf": _unary(vector_math.erf), "tanh": _unary(vector_math.tanh),
     "sigmoid": _unary(vector_math.sigmoid), "sin": _unary(vector_math.sin), "cos": _unary(vector_math.cos),
-    "floor": lambda v, x: v.floor(x[0]), "ceil": lambda v, x: v.floor(x[0], up=True), "rint": lambda v, x: v.nearest(x[0]),
+    "floor": lambda v, x: v.floor(x[0]), "ceil": lambda v, x: v.floor(x[0], up=True),
+    "rint": lambda v, x: v.nearest(x[0]),
     **{name: _compare(name) for name in ("lt", "le", "eq", "gt", "ge", "ne")},
     **{name: _logic(name) for name in ("and", "or", "xor")},
     "not": lambda v, x: v.complement(x[0]), "isnan": lambda v, x: v.unordered(x[0]), "isinf": _isinf,
@@ -157,7 +158,7 @@ def _small_power(exponent: Scalar) -> int:
 
 
 def check_functions(value: Scalar) -> Refusal | None:
-    """The refusal of an expression that uses a function on a type that it is not defined for; None where all is well."""
+    """The refusal of an expression with a function on a type that it is not defined for; None where all is well."""
     for x in walk(value):
         if not isinstance(x, Apply):
             continue

@@ -90,7 +90,7 @@ class Values(Memory):
             lanes = self.v.add(lanes, self.v.iota(whole))
         return self.v.convert(lanes, x.dtype)
 
-    # ---- made by loops inside of a register tile -------------------------------------------------------------------------
+    # ---- made by loops inside of a register tile -------------------------------------------------------------------
     def contraction(self, s: Dot) -> None:
         raise NotImplementedError
 

@@ -5,11 +5,12 @@ Bounds are largest errors in units in the last place (ulp) over the stated range
     function       f32             f64             notes
     exp            1.5             1.5             overflow gives inf, underflow goes through the denormals to 0
     log            1.5             1.5             0 gives -inf, a negative number NaN; denormals are exact
-    tanh           4               4
-    erf            8               2
-    sigmoid        4               4
-    sin, cos       1               see notes       f32: |x| < 2^50 (computed in f64); f64: absolute error 1e-16 for |x| < 2^30
-    pow            1.5             2 + |y log x|   f32 is computed in f64
+    tanh           6               2
+    erf            8               3               may pass 1 by 2 ulp
+    sigmoid        3               3
+    sin, cos       1               2               f32: |x| < 2^40 (computed in f64); f64: |x| < 2^30; plain: |x| < 2^27
+    rsqrt          1.5             1.5
+    pow            1               2 + 4 |y log x| f32 is computed in f64
 
 Coefficients were fitted with mpmath: Chebyshev interpolation for the polynomials, reweighted least squares for the
 rational functions.
@@ -42,7 +43,13 @@ LOG_F64 = (
     0.1533111258796017, 0.1462395660821188,
 )  # fmt: skip
 # tanh(x) / x in x^2, |x| <= 9.02
-TANH_F32_P = (0.9999999791742574, 0.1337988308186558, 0.0034942269099733922, 2.0586478669719156e-05, 1.332287893978654e-08)
+TANH_F32_P = (
+    0.9999999791742574,
+    0.1337988308186558,
+    0.0034942269099733922,
+    2.0586478669719156e-05,
+    1.332287893978654e-08,
+)
 TANH_F32_Q = (1.0, 0.46713198450773746, 0.025871814968092884, 0.00032834003672466117, 7.763652431581096e-07)
 # tanh(x) / x in x^2, |x| <= 0.6
 TANH_F64 = (
@@ -53,7 +60,14 @@ TANH_F64 = (
 # erf(x) / x in x^2, |x| <= 3.92
 ERF_F32_P = (1.1283791455855476, 0.1907483099391553, 0.052785674015569245, 0.003778126325367876, 0.0002847814284056697,
              2.0423078664149672e-06)  # fmt: skip
-ERF_F32_Q = (1.0, 0.5023790133137725, 0.1142429199918596, 0.014994442232555189, 0.0011648661849619063, 3.80061905639495e-05)
+ERF_F32_Q = (
+    1.0,
+    0.5023790133137725,
+    0.1142429199918596,
+    0.014994442232555189,
+    0.0011648661849619063,
+    3.80061905639495e-05,
+)
 # erf(x) / x in x^2, |x| <= 1
 ERF_F64_NEAR = (
     1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792, 0.0052239776248180145,
@@ -90,7 +104,9 @@ def _scale(v: Vectors, x: Value, n: Value) -> Value:
     """x * 2^n, right through overflow and the denormals."""
     if v.isa == "avx512" and n.lanes == 16 and not _double(x):
         zero = v.like(0.0, x)
-        return v.e.value(f"call {x.type} @llvm.x86.avx512.mask.scalef.ps.512({x}, {n}, {zero}, i16 -1, i32 4)", x.dtype, x.lanes)
+        return v.e.value(
+            f"call {x.type} @llvm.x86.avx512.mask.scalef.ps.512({x}, {n}, {zero}, i16 -1, i32 4)", x.dtype, x.lanes
+        )
     half = v.nearest(v.mul(n, v.like(0.5, n)))
     return v.mul(v.mul(x, _power_of_two(v, half)), _power_of_two(v, v.sub(n, half)))
 
@@ -98,7 +114,9 @@ def _scale(v: Vectors, x: Value, n: Value) -> Value:
 def exp(v: Vectors, x: Value) -> Value:
     """x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r)."""
     lo, hi, high, low, p = (
-        (-746.0, 710.0, -LN2_HIGH_F64, -LN2_LOW_F64, EXP_F64) if _double(x) else (-105.0, 89.0, -LN2_HIGH_F32, -LN2_LOW_F32, EXP_F32)
+        (-746.0, 710.0, -LN2_HIGH_F64, -LN2_LOW_F64, EXP_F64)
+        if _double(x)
+        else (-105.0, 89.0, -LN2_HIGH_F32, -LN2_LOW_F32, EXP_F32)
     )
     x = v.clamp(x, lo, hi)
     n = v.nearest(v.mul(x, v.like(LOG2_E, x)))
@@ -209,7 +227,7 @@ def sin(v: Vectors, x: Value, quarter: int = 0) -> Value:
     return v.select(finite, value, v.like(NAN, x))
 
 
-# Without a fused multiply-add n * part must be exact: pi/2 in two parts of 26 bits and a rest (the third part of HALF_PI).
+# Without a fused multiply-add n * part must be exact: pi/2 in two parts of 26 bits and a rest.
 _HALF_PI_SHORT = (1.5707963109016418, 1.5893254712295857e-08)
 
 

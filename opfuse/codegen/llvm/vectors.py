@@ -1,8 +1,8 @@
 """Vector instructions for every element type: constants, arithmetic, comparison, conversion, lane shuffles.
 
-The width is a parameter (`lanes`), the same for all types of one pass: a vector of 16 doubles is two registers, and LLVM
-splits it. What differs between instruction sets stands here: a multiply-add is fused only where the CPU has one, and
-rounding is spelled out where LLVM would call the C library.
+The width is a parameter (`lanes`), the same for all types of one pass: a vector of 16 doubles is two registers, and
+LLVM splits it. What differs between instruction sets stands here: a multiply-add is fused only where the CPU has one,
+and rounding is spelled out where LLVM would call the C library.
 
     v.binary("add", x, y);  v.select(v.compare("lt", x, y), x, y);  v.convert(x, DType.I32)
 """
@@ -42,12 +42,12 @@ def constant_text(x: float | int | bool, dtype: DType) -> str:
 
 
 class Vectors:
-    """Emits vector instructions into a function. `lanes` is the width of what is made from nothing (constants, splats)."""
+    """Emits vector instructions into a function; `lanes` is the width of what is made from nothing."""
 
     def __init__(self, emit: Emit, isa: str, lanes: int) -> None:
         self.e, self.isa, self.lanes = emit, isa, lanes
 
-    # ---- made from nothing -------------------------------------------------------------------------------------------
+    # ---- made from nothing -----------------------------------------------------------------------------------------
     def const(self, x: float | int | bool, dtype: DType, lanes: int = 0) -> Value:
         return Value(f"splat ({HELD[dtype]} {constant_text(x, dtype)})", dtype, lanes or self.lanes)
 
@@ -62,7 +62,9 @@ class Vectors:
         """All lanes equal to a scalar register."""
         t = f"<{self.lanes} x {HELD[dtype]}>"
         first = self.e.op(f"insertelement {t} poison, {HELD[dtype]} {scalar}, i64 0")
-        return self.e.value(f"shufflevector {t} {first}, {t} poison, <{self.lanes} x i32> zeroinitializer", dtype, self.lanes)
+        return self.e.value(
+            f"shufflevector {t} {first}, {t} poison, <{self.lanes} x i32> zeroinitializer", dtype, self.lanes
+        )
 
     def splat_int(self, i: Integer, dtype: DType = DType.I32) -> Value:
         if isinstance(i, int):
@@ -95,7 +97,7 @@ class Vectors:
         """How many lanes a constant mask of the first lanes holds; 0 for a mask computed at run time."""
         return mask.text.count("i1 1")
 
-    # ---- arithmetic --------------------------------------------------------------------------------------------------
+    # ---- arithmetic ------------------------------------------------------------------------------------------------
     def op(self, instruction: str, a: Value, b: Value) -> Value:
         return self.e.value(f"{instruction} {a}, {b.text}", a.dtype, a.lanes)
 
@@ -165,7 +167,7 @@ class Vectors:
         return self.e.value(f"select {condition}, {a}, {b}", a.dtype, a.lanes)
 
     def maximum(self, a: Value, b: Value, smaller: bool = False) -> Value:
-        """Either operand being NaN gives NaN. The select of an ordered comparison is one instruction, and gives b then."""
+        """NaN where either is NaN. The select of an ordered comparison is one instruction, and gives b then."""
         if a.dtype is DType.BOOL:
             return self.op("and" if smaller else "or", a, b)
         larger = self.select(self.compare("lt" if smaller else "gt", a, b), a, b)
@@ -201,14 +203,16 @@ class Vectors:
             parts = []
             for at in (0, half):
                 lanes = ", ".join(f"i32 {at + k}" for k in range(half))
-                parts.append(self.e.value(f"shufflevector {v}, {v.type} poison, <{half} x i32> <{lanes}>", v.dtype, half))
+                parts.append(
+                    self.e.value(f"shufflevector {v}, {v.type} poison, <{half} x i32> <{lanes}>", v.dtype, half)
+                )
             v = combine(*parts)
         return self.first(v)
 
     def first(self, v: Value) -> str:
         return self.e.op(f"extractelement {v}, i64 0")
 
-    # ---- conversion --------------------------------------------------------------------------------------------------
+    # ---- conversion ------------------------------------------------------------------------------------------------
     def bits(self, a: Value, dtype: DType) -> Value:
         """The same bits as another type of the same size."""
         return self.e.value(f"bitcast {a} to {Value('', dtype, a.lanes).type}", dtype, a.lanes)
@@ -254,7 +258,7 @@ class Vectors:
                 return Value(a.text, dtype, a.lanes)
 
     def convert(self, a: Value, dtype: DType) -> Value:
-        """A cast: float to integer truncates (out of range: any value), anything to bool is != 0, from bool is 0 or 1."""
+        """A cast: float to integer truncates (out of range: any value), to bool is != 0, from bool is 0 or 1."""
         if a.dtype is dtype:
             return a
         if dtype is DType.BOOL:
@@ -279,13 +283,13 @@ class Vectors:
         return self.e.value(f"{'sitofp' if a.dtype.is_signed else 'uitofp'} {a} to {to}", dtype, a.lanes)
 
     def _to_integer(self, a: Value, dtype: DType) -> Value:
-        """Through a signed type that holds the range, since that is what the CPU converts to; `freeze` names the value chosen."""
+        """Through a signed type that holds the range: what the CPU converts to. `freeze` pins the value chosen."""
         wide = dtype if dtype in (DType.I64, DType.U64) else DType.I64 if dtype is DType.U32 else DType.I32
         how = "fptoui" if wide is DType.U64 else "fptosi"
         n = self.e.value(f"{how} {a} to <{a.lanes} x {HELD[wide]}>", wide, a.lanes)
         return self.convert(self.e.value(f"freeze {n}", wide, a.lanes), dtype)
 
-    # ---- rounding to an integer --------------------------------------------------------------------------------------
+    # ---- rounding to an integer ------------------------------------------------------------------------------------
     def nearest(self, x: Value) -> Value:
         """To the nearest integer, half to even."""
         if self.isa != "plain":
@@ -311,8 +315,6 @@ class Vectors:
 
 
 _SUFFIX = {"double": "f64", "float": "f32", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8", "i1": "i1"}
-
-
 
 
 __all__ = ["HALVES", "Vectors", "constant_text", "float_text"]
