@@ -8,8 +8,11 @@ What a structure with reduce axes becomes is the business of `nests`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from opfuse.decision import Refusal
 from opfuse.ir.dims import Dim
@@ -131,13 +134,20 @@ class Values:
 
     def load(self, value: str, index: tuple[Index, ...], pad: Const | None) -> Scalar:
         array = self.graph.constants.get(value)
-        if array is not None and array.size == 1 and pad is None:
-            return const(array.reshape(-1)[0].item(), self.graph.types[value].dtype)
+        if array is not None and array.size == 1:
+            return self.number(value, array, index, pad)
         buffer = self.buffer(value)
         names = frozenset(n for i in index for n in i.axes) | self.gathered_axes(index)
         out = self.fresh_tile("t", names, buffer.dtype)
         self.emit(Load(out, buffer, index, pad), names)
         return out
+
+    def number(self, value: str, array: np.ndarray, index: tuple[Index, ...], pad: Const | None) -> Scalar:
+        """A constant of one element; where a window leaves it, the pad value stands."""
+        type_ = self.graph.types[value]
+        element = const(array.reshape(-1)[0].item(), type_.dtype)
+        inside = self.inside(index, type_.shape) if pad is not None else None
+        return element if pad is None or inside is None else self.map("v", apply("select", inside, element, pad))
 
     def gathered_axes(self, index: tuple[Index, ...]) -> frozenset[str]:
         tiles = [t.source for i in index for t, _ in i.terms if isinstance(t, Gathered)]
@@ -235,12 +245,14 @@ class Values:
             assert operand is not None
             safe = read.pad or const(0, self.graph.types[operand].dtype)
             leaves[k] = self.at(operand, tuple(i.substitute(here) for i in read.index), safe)
-        inside: Scalar | None = None
-        for i, extent in zip(index, self.graph.types[node.output].shape, strict=True):
-            for bound in self.bounds(i, extent):
-                inside = bound if inside is None else apply("and", inside, bound)
+        inside = self.inside(index, self.graph.types[node.output].shape)
         value = self.fill(s.body, leaves, here)
         return value if inside is None else self.map("v", apply("select", inside, value, pad))
+
+    def inside(self, index: tuple[Index, ...], shape: tuple[Dim, ...]) -> Scalar | None:
+        """The condition under which an index stays inside a shape; None where it always does."""
+        bounds = [b for i, d in zip(index, shape, strict=True) for b in self.bounds(i, d)]
+        return functools.reduce(lambda a, b: apply("and", a, b), bounds) if bounds else None
 
     def bounds(self, i: Index, extent: Dim) -> list[Scalar]:
         """Conditions under which an index stays inside a dimension; none where it is a whole axis of that extent."""
