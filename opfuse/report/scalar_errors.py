@@ -113,6 +113,8 @@ def _passed_on(
         divisor = operands[1]
         crosses = ~divisor_is_safe(divisor)
         worst = np.where(crosses, np.inf, worst)
+    for o in operands:  # no interval lies around a NaN that may be none
+        worst = np.where(np.isnan(_number(o.value)) & (np.asarray(o.error) > 0), np.inf, worst)
     return np.where(np.isnan(worst), np.inf, worst)
 
 
