@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from opfuse.ir.scalar import Position, cast, const
+from opfuse.ir.scalar import Position, Scalar, cast, const
 from opfuse.ir.types import DType
 from opfuse.tile.program import Program
 from opfuse.tile.schedule import Packing, Schedule
@@ -69,6 +69,38 @@ def batched(n_size: int, k_size: int) -> Program:
         x, w = k.load(buffer("A", "B", "M", k_size), b, m, kk), k.load(buffer("W", "B", k_size, n_size), b, kk, n)
         k.next(k.dot(acc, x, w, kk))
     k.store(acc, out("Y", "B", "M", n_size), b, m, n)
+    return k.program()
+
+
+def rotated(n_size: int, k_size: int) -> Program:
+    """A stack of products, the axes of operands and result in other orders: no transpose is its own inverse."""
+    b, m, n, kk = every = axes(b=3, m="M", n=n_size, k=k_size)
+    k = kernel("rotated", every, (m, n, b))
+    with k.loop(kk, (0.0, (m, n, b))) as (acc,):
+        x, w = k.load(buffer("A", k_size, 3, "M"), kk, b, m), k.load(buffer("W", n_size, k_size, 3), n, kk, b)
+        k.next(k.dot(acc, x, w, kk))
+    k.store(acc, out("Y", "M", n_size, 3), m, n, b)
+    return k.program()
+
+
+def log_square(x: Scalar) -> Scalar:
+    """-inf where x is 0, as it is beyond an extent: a sum over it is NaN unless that is kept out."""
+    return fn("log", mul(x, x))
+
+
+def log_vector(k_size: int) -> Program:
+    m, kk = every = axes(m="M", k=k_size)
+    k = kernel("log_vector", every, (m,))
+    a = k.map(log_square(k.load(buffer("A", "M", k_size), m, kk)), "logs")
+    k.store(k.dot(k.zeros(m), a, k.load(buffer("V", k_size), kk), kk), out("Y", "M"), m)
+    return k.program()
+
+
+def log_linear(n_size: int, k_size: int) -> Program:
+    m, n, kk = every = axes(m="M", n=n_size, k=k_size)
+    k = kernel("log_linear", every, (m, n))
+    a = k.map(log_square(k.load(buffer("A", "M", k_size), m, kk)), "logs")
+    k.store(k.dot(k.zeros(m, n), a, k.load(buffer("W", k_size, n_size), kk, n), kk), out("Y", "M", n_size), m, n)
     return k.program()
 
 
@@ -381,6 +413,26 @@ def cases() -> list[Case]:
                 (Schedule({"m": 16, "k": 16}),),
             )
         )
+    stacked = (Schedule({"b": 4, "m": 16, "n": 32, "k": 16}), Schedule({"b": 2, "m": 32, "n": 16, "k": 16}))
+    made.append(
+        Case(
+            "batched product, axes rotated",
+            rotated(17, 33),
+            lambda A, W: {"Y": np.einsum("kbm,nkb->mnb", A, W)},
+            ROWS,
+            (Schedule({"b": 1, "m": 6, "n": 16, "k": 4}),),
+            stacked,
+        )
+    )
+    tiles = (Schedule({"m": 16, "n": 16}),)
+    made.append(
+        Case("logarithms times vector", log_vector(17), lambda A, V: {"Y": np.log(A * A) @ V}, ROWS[1:], tiles, tiles)
+    )
+    made.append(
+        Case(
+            "logarithms times matrix", log_linear(17, 33), lambda A, W: {"Y": np.log(A * A) @ W}, ROWS[1:], tiles, tiles
+        )
+    )
     return made + attention_cases()
 
 

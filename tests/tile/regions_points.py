@@ -101,7 +101,7 @@ def values_for(name: str) -> Any:
         for i in range(min(len(x), step * step if every and name != "pow" else step)):
             x[i] = special[i // step if every and b.name != "A" else i % step]
         if name == "pow":
-            return np.abs(x) % 8 if b.name == "A" else np.clip(x, -3, 3)
+            return np.minimum(np.abs(x), 8) if b.name == "A" else np.clip(x, -3, 3)
         return x
 
     return fill
@@ -322,6 +322,23 @@ def gather_columns(size: int, table: int) -> Program:
     return k.program()
 
 
+def fibonacci(steps: int) -> Program:
+    """Two carries, one of which takes the other's value: (a, b) becomes (a + b, a)."""
+    n, i = every = axes(n="N", i=steps)
+    k = kernel("fibonacci", every, (n,), (i,))
+    first, second = k.load(buffer("A", "N"), n), k.load(buffer("B", "N"), n)
+    with k.loop(i, (first, (n,)), (second, (n,))) as (a, b):
+        k.next(add(a, b), a)
+    k.store(a, out("Y", "N"), n)
+    return k.program()
+
+
+def np_fibonacci(A: Array, B: Array) -> dict[str, Array]:
+    for _ in range(5):
+        A, B = A + B, A
+    return {"Y": A}
+
+
 def recurrence(size: int, k_size: int) -> Program:
     """h[t] = tanh(X[t] @ W + h[t - 1] * U): phases in a loop; the state is the output's last row."""
     t, m, n, kk = every = axes(t="T", m="M", n=size, k=k_size)
@@ -420,6 +437,7 @@ def cases() -> list[Case]:
                 positive,
             )
         )
+    made.append(Case("carries that change places", fibonacci(5), np_fibonacci, LENGTHS, FLAT, FLAT_GPU))
     steps = ({"T": 0, "M": 2}, {"T": 1, "M": 1}, {"T": 5, "M": 7})
     made.append(
         Case(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from opfuse.ir.scalar import Position, const
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Program
 from opfuse.tile.schedule import Schedule
@@ -115,6 +117,27 @@ def two_axes_mean(height: int, width: int, channels: int) -> Program:
     return k.program()
 
 
+def two_axes_of_exp(combine: str, height: int, width: int) -> Program:
+    """A reduction along two ragged axes of something that is not its neutral element beyond them."""
+    b, y, x, c = every = axes(b="B", y=height, x=width, c=5)
+    k = kernel(f"two_axes_{combine}", every, (b, c))
+    e = k.map(sub(exp(k.load(buffer("X", "B", height, width, 5), b, y, x, c)), 3.0), "e")
+    k.store(k.reduce(combine, e, y, x), out("Y", "B", 5), b, c)
+    return k.program()
+
+
+def suffix_sum(size: int) -> Program:
+    """Y[i] = sum of X[j] + 1 for j >= i: a loop that starts in the middle of an axis that its tiles divide."""
+    i, j = every = axes(i=size, j=size)
+    k = kernel("suffix_sum", every, (i,))
+    with k.loop(j, (0.0, (i,)), start=i.index) as (total,):
+        later = fn("ge", Position("j"), Position("i"))
+        seen = k.map(fn("select", later, add(k.load(buffer("X", size), j), 1.0), const(0, F32)), "seen", (i, j))
+        k.next(add(total, k.reduce("sum", seen, j)))
+    k.store(total, out("Y", size), i)
+    return k.program()
+
+
 def embedding_layernorm(vocabulary: int, size: int) -> Program:
     """Rows of two tables, one by an index that counts from the end where it is negative; sum, LayerNorm."""
     r, n = every = axes(r="R", n=size)
@@ -136,6 +159,16 @@ def holes(rng: np.random.Generator, b: Buffer, shape: tuple[int, ...]) -> Array:
     return x
 
 
+def specials(rng: np.random.Generator, b: Buffer, shape: tuple[int, ...]) -> Array:
+    """NaN and infinities here and there, in some rows both signs."""
+    x = rng.standard_normal(shape)
+    where = rng.random(shape)
+    x[where < 0.02] = np.nan
+    x[(where > 0.02) & (where < 0.05)] = np.inf
+    x[where > 0.97] = -np.inf
+    return x
+
+
 def indices(vocabulary: int) -> Any:
     def fill(rng: np.random.Generator, b: Buffer, shape: tuple[int, ...]) -> Array:
         if b.name == "Ids":
@@ -152,6 +185,12 @@ def np_layernorm_gelu(A: Array, B: Array, G: Array, H: Array) -> dict[str, Array
 def np_softmax(X: Array) -> dict[str, Array]:
     e = np.exp(X - X.max(1, keepdims=True))
     return {"Y": e / e.sum(1, keepdims=True)}
+
+
+def np_softmax_special(X: Array) -> dict[str, Array]:
+    top = X.max(1, keepdims=True)
+    e = np.exp(X - np.where(top == -np.inf, 0, top))
+    return {"Y": e * (1 / e.sum(1, keepdims=True))}
 
 
 def np_embedding(Ids: Array, Kind: Array, Words: Array, Places: Array) -> dict[str, Array]:
@@ -263,4 +302,31 @@ def cases() -> list[Case]:
         )
         for v, n in ((50, 64), (3, 17))
     ]
+    for combine in ("sum", "max", "min"):
+
+        def of_exp(X: Array, combine: str = combine) -> dict[str, Array]:
+            return {"Y": REDUCTIONS[combine](np.exp(X) - 3.0, axis=(1, 2))}
+
+        name, program = f"{combine} over two ragged axes", two_axes_of_exp(combine, 3, 5)
+        sizes, tiles = ({"B": 1}, {"B": 3}), (Schedule({"b": 1, "c": 8}),)
+        made.append(Case(name, program, of_exp, sizes, (Schedule({"b": 1, "c": 16}),), tiles))
+    for n in (7, 32):
+        name, tiles = f"suffix sum N={n}", (Schedule({"i": 8, "j": 8}), Schedule({"i": 1, "j": 16}))
+        made.append(Case(name, suffix_sum(n), lambda X: {"Y": (X + 1)[::-1].cumsum()[::-1]}, cpu=tiles, gpu=tiles))
+    for n in (33, 128):
+        made += [
+            replace(reduction_case(c, n), name=f"row {c} of NaN and infinities N={n}", fill=specials)
+            for c in ("max", "min", "sum")
+        ]
+        made.append(
+            Case(
+                f"softmax of NaN and infinities N={n}",
+                softmax_row(n),
+                np_softmax_special,
+                ROWS[1:],
+                (one,),
+                (four,),
+                specials,
+            )
+        )
     return made

@@ -13,6 +13,7 @@ from opfuse.tile.program import Program
 from opfuse.tile.schedule import Packing, Schedule
 from tests.tile.case import Array, Case
 from tests.tile.notation import I64, NEG_INF, add, axes, buffer, fn, kernel, mul, out, relu, select, weight
+from tests.tile.regions_rows import specials
 
 
 @dataclass(frozen=True)
@@ -296,6 +297,16 @@ def cases() -> list[Case]:
     ):
         name = f"max-pool {window.kernel}x{window.kernel} stride {window.stride} {h}x{w} C={c}"
         made.append(Case(name, max_pool(h, w, c, window), pool_reference(window), BATCHES, cpu, PIXELS_GPU))
+    nans = Case(
+        "max-pool of NaN and infinities",
+        max_pool(9, 7, 33, Window(3, 2)),
+        pool_reference(Window(3, 2)),
+        BATCHES[1:],
+        cpu,
+        PIXELS_GPU,
+        specials,
+    )
+    made.append(nans)
     for up in (False, True):
         window = Window(3, 2)
 
