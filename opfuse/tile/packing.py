@@ -35,5 +35,5 @@ def pack(array: np.ndarray, packing: Packing) -> np.ndarray:
 def unpack(array: np.ndarray, shape: Sequence[int], packing: Packing) -> np.ndarray:
     """The array that was packed: pack(unpack(p, shape, packing), packing) == p where the filling is zero."""
     joined = np.moveaxis(array, 0, -2)
-    last = joined.reshape(*joined.shape[:-2], -1)[..., : shape[packing.axis]]
+    last = joined.reshape(*joined.shape[:-2], joined.shape[-2] * joined.shape[-1])[..., : shape[packing.axis]]
     return np.ascontiguousarray(np.moveaxis(last, -1, packing.axis))

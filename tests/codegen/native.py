@@ -1,6 +1,6 @@
 """Runs the printed functions of a tile program on NumPy arrays: compile, pack weights, call phase after phase.
 
-    run(program, schedule, target, arrays, {"R": 7})       # arrays: buffer name -> array, outputs are written
+run(program, schedule, target, arrays, {"R": 7})       # arrays: buffer name -> array, outputs are written
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import ctypes
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pytest
 
 from opfuse.codegen.llvm.jit import Library, assemble, compile_object, load_object
 from opfuse.codegen.llvm.printer import PrintedPhase, print_program
 from opfuse.decision import Refusal
 from opfuse.ir.dims import bind
-from opfuse.target import Target
+from opfuse.target import Target, host
 from opfuse.tile.packing import pack
 from opfuse.tile.program import Program
 from opfuse.tile.schedule import Schedule
@@ -41,9 +42,7 @@ class Native:
     def packed(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {n: aligned(pack(a, self.schedule.pack[n])) if n in self.schedule.pack else a for n, a in arrays.items()}
 
-    def run(
-        self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], splits: Sequence[float] = ()
-    ) -> None:
+    def run(self, arrays: Mapping[str, np.ndarray], sizes: Mapping[str, int], splits: Sequence[float] = ()) -> None:
         """Call each phase over all its tiles, cut at the given shares; each piece gets fresh, poisoned scratch."""
         packed = self.packed(arrays)
         for p in self.phases:
@@ -80,3 +79,20 @@ def run(
     splits: Sequence[float] = (),
 ) -> None:  # fmt: skip
     Native(program, schedule, target).run(arrays, sizes, splits)
+
+
+def target_of(isa: str) -> Target:
+    """The machine at hand restricted to an instruction set; the test is skipped where it has none."""
+    try:
+        return host(isa=isa)
+    except ValueError as missing:
+        pytest.skip(str(missing))
+
+
+def compiled(program: Program, schedule: Schedule, isa: str, refusals: Sequence[str] = ()) -> Native:
+    """The program compiled; the test is skipped where it is refused for one of the given reasons."""
+    try:
+        return Native(program, schedule, target_of(isa))
+    except Refused as refused:
+        assert refused.refusal.code in (*refusals, *(("half-precision",) if isa == "plain" else ())), str(refused)
+        pytest.skip(str(refused))

@@ -18,6 +18,8 @@ from llvmlite import binding as llvm
 
 from opfuse.target import Target, host_features
 
+OBJECT_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\x64\x86", b"\x64\xaa")  # ELF, Mach-O, COFF for x86-64 and ARM64
+
 
 class CompileError(Exception):
     """LLVM refused the text: a fault of the code generator, never of the model."""
@@ -94,7 +96,9 @@ def assembly(text: str, target: Target) -> str:
 
 
 def load_object(code: bytes) -> Library:
-    """Copy an object file into executable memory. ValueError where it is none."""
+    """Copy an object file into executable memory. ValueError where it is none (LLVM itself would crash)."""
+    if not code.startswith(OBJECT_MAGIC):
+        raise ValueError(f"not an object file: it begins with {code[:4]!r}")
     features = ",".join("+" + f for f in host_features())
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine("", features))
     try:

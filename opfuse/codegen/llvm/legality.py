@@ -54,9 +54,9 @@ def check_program(program: Program, schedule: Schedule, target: Target) -> None:
         if name not in buffers:
             continue
         b = buffers[name]
-        packed_layout(b, packing)
         if b.strides is not None or b.role != "weight":
             raise Unsupported("pack-buffer", f"{name} is packed but is no weight laid out row by row", buffer=name)
+        packed_layout(b, packing)
         if packing.panel % target.lanes():
             raise Unsupported("panel", f"panels of {packing.panel} do not hold whole vectors of {target.lanes()}",
                               buffer=name, panel=packing.panel, lanes=target.lanes())  # fmt: skip

@@ -49,8 +49,8 @@ class Memory(Addresses):
             if valid is None:
                 return self.e.value(f"load {vector}, ptr {a.pointer.text}, align {dtype.bytes}", stored, lanes)
             call = f"call {vector} @llvm.masked.load.v{lanes}{_suffix(type_)}.p0("
-            at = f"ptr align {dtype.bytes} {a.pointer.text}"
-            return self.e.value(f"{call}{at}, {valid}, {outside})", stored, lanes)
+            place = f"ptr align {dtype.bytes} {a.pointer.text}"
+            return self.e.value(f"{call}{place}, {valid}, {outside})", stored, lanes)
         places = self._places(a, type_)
         every = valid or Value("splat (i1 true)", DType.BOOL, lanes)
         call = f"call {vector} @llvm.masked.gather.v{lanes}{_suffix(type_)}.v{lanes}p0("

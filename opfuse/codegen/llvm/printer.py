@@ -157,10 +157,7 @@ class PhasePrinter(Rows):
 
     def _versions(self) -> frozenset[Axis]:
         """The ragged axes that get a version for their last tile: lanes first, since a partial vector is dearest."""
-        ragged = [
-            a for a in self.plan.grid
-            if isinstance(n := self.plan.tile[a.name], int) and isinstance(a.extent, int) and a.extent > n and a.extent % n
-        ]  # fmt: skip
+        ragged = [a for a in self.plan.grid if _is_ragged(a.extent, self.plan.tile[a.name])]
         lanes = {p.lane for p in passes_of(self.plan.steps)}
         return frozenset(sorted(ragged, key=lambda a: a not in lanes)[:VERSIONS])
 
@@ -216,6 +213,11 @@ class PhasePrinter(Rows):
         run(lo, end, tile, tile)
         if tile > 1:
             run(end, hi, tile, self.e.sub(hi, end))
+
+
+def _is_ragged(extent: Dim, tile: Dim) -> bool:
+    """Is the last tile a partial one, of a size known now?"""
+    return isinstance(extent, int) and isinstance(tile, int) and extent > tile and extent % tile != 0
 
 
 __all__ = ["PhasePrinter", "PrintedPhase", "legal", "plan_passes", "print_program"]

@@ -1,0 +1,109 @@
+"""Pass plans as text: where passes end, what is kept, which loops carry values in registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opfuse.codegen.llvm.passes import PassPlan
+from opfuse.codegen.llvm.printer import plan_passes
+from opfuse.target import Target, described, host
+from opfuse.tile.program import Program
+from opfuse.tile.schedule import Packing, Schedule
+from tests.tile.regions_matrix import attention, layernorm_linear, linear_gelu, linear_layernorm, mlp
+from tests.tile.regions_rows import column_sum, layernorm_gelu, softmax_loops, softmax_row
+from tests.tile.regions_windows import conv
+
+# Sixteen lanes and 32 registers, whatever machine runs the test.
+WIDE: Target = replace(described("h200"), name="wide", kind="cpu", isa="avx512", vector_bytes=64, registers=32)
+GEMM = Schedule({"m": 192, "n": 64, "k": 4}, pack={"W": Packing(1, 64)})
+
+
+def text(program: Program, schedule: Schedule, target: Target = WIDE) -> str:
+    plans = plan_passes(program, schedule, target)
+    assert isinstance(plans, tuple), plans
+    return "".join(p.text() for p in plans)
+
+
+def passes(program: Program, schedule: Schedule) -> list[str]:
+    """The lines of the passes alone."""
+    return [line.strip() for line in text(program, schedule).splitlines() if "scratch " not in line]
+
+
+def test_a_product_and_its_epilogue_are_one_pass() -> None:
+    assert text(linear_gelu(768, 768), GEMM) == (
+        "phase linear_gelu: grid m/192, n/64; scratch 0 bytes\n"
+        "  pass m, lane n, 6x4 of 16: store y -> Y[m, n]\n"
+    )  # fmt: skip
+
+
+def test_a_window_stays_in_registers() -> None:
+    schedule = Schedule({"b": 1, "oh": 1, "ow": 56, "c": 4, "oc": 64}, pack={"Wt": Packing(3, 64)})
+    assert passes(conv(56, 56, 64, 64), schedule) == ["pass ow, lane oc, 6x4 of 16: store y -> Y[b, oh, ow, oc]"]
+
+
+def test_layer_norm_reads_its_inputs_once() -> None:
+    assert passes(layernorm_gelu(1024), Schedule({"r": 1})) == [
+        "pass lane n, 1x4 of 16: keep x; sum = sum of x over n",
+        "pass lane n, 1x4 of 16: keep d; sum1 = sum of v over n",
+        "pass lane n, 1x4 of 16: store y -> Y[r, n]",
+    ]
+
+
+def test_a_whole_row_softmax_keeps_its_exponentials() -> None:
+    assert passes(softmax_row(1000), Schedule({"r": 1})) == [
+        "pass lane n, 1x4 of 16: max = max of x over n",
+        "pass lane n, 1x4 of 16: keep e; sum = sum of e over n",
+        "pass lane n, 1x4 of 16: store y -> Y[r, n]",
+    ]
+
+
+def test_online_softmax_carries_in_scratch() -> None:
+    assert passes(softmax_loops(1000), Schedule({"r": 1, "n": 256})) == [
+        "pass point, 1x1 of 16: acc := -inf; acc1 := 0.0",
+        "loop n carrying acc, acc1 in scratch",
+        "pass lane n, 1x4 of 16: max = max of x over n",
+        "pass lane n, 1x4 of 16: sum = sum of v over n",
+        "pass point, 1x1 of 16: acc1 := next; acc := m",
+        "loop n",
+        "pass lane n, 1x4 of 16: store y -> Y[r, n]",
+    ]
+
+
+def test_a_sum_over_rows_is_a_loop_inside_of_a_pass() -> None:
+    assert passes(column_sum(33), Schedule()) == ["pass lane n, 1x4 of 16: store sum -> Y[n]"]
+
+
+def test_a_normalisation_before_a_product_runs_once_for_all_columns() -> None:
+    lines = passes(layernorm_linear(768, 768), Schedule({"m": 24, "n": 64}, pack={"W": Packing(1, 64)}))
+    assert lines[0] == "once for each m"
+    assert lines[-1] == "pass m, lane n, 6x4 of 16: store dot -> Y[m, n]"
+    columns_first = Schedule({"m": 24, "n": 64}, order=("n", "m"), pack={"W": Packing(1, 64)})
+    assert not any("once" in line for line in passes(layernorm_linear(768, 768), columns_first))
+
+
+def test_a_reduction_of_a_product_takes_it_from_the_registers() -> None:
+    lines = passes(linear_layernorm(128, 64), Schedule({"m": 24, "k": 4}, pack={"W": Packing(1, 64)}))
+    assert lines[0].startswith("pass m, lane n, 6x4 of 16: keep x; ")
+
+
+def test_the_operand_of_a_second_product_is_kept_whole() -> None:
+    schedule = Schedule({"m": 24, "f": 64}, pack={"W1": Packing(1, 64), "W2": Packing(1, 64)})
+    lines = passes(mlp(128, 256, 64), schedule)
+    assert "loop f carrying acc in scratch" in lines
+    assert any(line.startswith("pass m, lane f, 6x4 of 16: keep h") for line in lines)
+
+
+def test_attention_turns_the_keys_once_a_tile() -> None:
+    plans = plan_passes(attention(512, 64, 0, True), Schedule({"h": 1, "q": 32, "j": 64}), WIDE)
+    assert isinstance(plans, tuple)
+    (plan,) = plans
+    assert isinstance(plan, PassPlan)
+    keys = next(s for name, s in plan.scratch.items() if name.startswith("k"))
+    assert [a.name for a in keys.order] == ["d", "j"]
+    assert any("6x4 of 16: acc := " in line for line in plan.text().splitlines())
+
+
+def test_the_plan_is_the_same_each_time() -> None:
+    program = attention(512, 64, 0, True)
+    assert text(program, Schedule({"h": 1, "q": 32, "j": 64})) == text(program, Schedule({"h": 1, "q": 32, "j": 64}))
+    assert host().kind == "cpu"
