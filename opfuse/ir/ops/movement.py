@@ -210,12 +210,13 @@ def _infer_pad(call: Call) -> TensorType:
     shape = call.shape(0)
     out = tuple(d + pads[k] + pads[rank + k] for k, d in enumerate(shape))
     for k, d in enumerate(shape):
-        if isinstance(out[k], int) and int(out[k]) < 0:
+        kept = d + min(pads[k], 0) + min(pads[rank + k], 0)  # what negative pads leave
+        if isinstance(kept, int) and kept < 0:
             raise OperatorError(f"pads {pads[k]} and {pads[rank + k]} take more than the {d} elements of dimension {k}")
         widest = max(pads[k], pads[rank + k])
-        if call["mode"] == "reflect" and isinstance(d, int) and widest > 0 and widest >= d:
-            raise OperatorError(f"a reflection of {widest} needs more than the {d} elements of dimension {k}")
-        if call["mode"] == "edge" and d == 0 and widest > 0:
+        if call["mode"] == "reflect" and isinstance(kept, int) and widest > 0 and widest >= kept:
+            raise OperatorError(f"a reflection of {widest} needs more than the {kept} elements of dimension {k}")
+        if call["mode"] == "edge" and kept == 0 and widest > 0:
             raise OperatorError(f"dimension {k} is empty: it has no edge to repeat")
     return TensorType(call.type(0).dtype, out)
 
