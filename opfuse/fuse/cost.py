@@ -133,7 +133,7 @@ def dot_efficiency(dot: Dot, schedule: Schedule, target: Target, phase: Phase) -
     rows, vectors = schedule.register
     if above:
         height = cut(above[-1], schedule) if above[-1] in phase.grid else extent(above[-1])
-        rows = min(rows, height)
+        rows = max(1, min(rows, height))
     else:
         rows = 1
     vectors = min(vectors, -(-width // lanes))
