@@ -7,6 +7,7 @@ step of k, with the products summed in registers; what follows it is emitted rig
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from opfuse.codegen.llvm.emit import Int, Integer, Value
 from opfuse.codegen.llvm.values import Point, Values
@@ -17,6 +18,7 @@ from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Tile, gathers, ope
 
 UNROLL = 4  # steps of k in one turn of the microkernel's loop
 LINE = 64  # bytes of a cache line
+Body = Callable[[Integer, list[Value]], Sequence[Value]]
 
 
 class InnerLoops(Values):
@@ -27,7 +29,7 @@ class InnerLoops(Values):
         self._gather_rows(s)
         size = self.block[s.over.name].size
 
-        def steps(n: int) -> Callable[[Integer, list[Value]], Sequence[Value]]:
+        def steps(n: int) -> Body:
             def run(i: Integer, carried: list[Value]) -> Sequence[Value]:
                 before = self.relative[s.over.name]
                 self.relative[s.over.name] = i
@@ -108,23 +110,65 @@ class InnerLoops(Values):
         points = self._distinct(s.out)
         start = [self.v.const(identity(s.combine, s.out.dtype), s.out.dtype) for _ in points]
 
-        def over(axes: tuple[Axis, ...], carried: list[Value]) -> list[Value]:
-            if not axes:
-                return [
-                    self.v.combine(s.combine, c, self.value(s.tile, *p)) for c, p in zip(carried, points, strict=True)
-                ]
-            axis, rest = axes[0], axes[1:]
-            before = self.relative[axis.name]
-
+        def step_over(axis: Axis, rest: tuple[Axis, ...], rows: int) -> Body:
             def step(i: Integer, inside: list[Value]) -> Sequence[Value]:
                 self.relative[axis.name] = i
-                return over(rest, inside)
+                if rows == 1:
+                    return over(rest, inside)
+                outer, self.at = self.at, replace(self.at, blocked=axis, rows=rows)
+                for r in range(rows):
+                    inside = [fold(c, r, j) for c, (_, j) in zip(inside, points, strict=True)]
+                self.at = outer
+                return inside
 
-            out = self.e.loop(0, self.block[axis.name].size, 1, carried, step)
+            return step
+
+        def fold(total: Value, r: int, j: int) -> Value:
+            return self.v.combine(s.combine, total, self.value(s.tile, r, j))
+
+        def over(axes: tuple[Axis, ...], carried: list[Value]) -> list[Value]:
+            if not axes:
+                return [fold(c, *p) for c, p in zip(carried, points, strict=True)]
+            axis, rest = axes[0], axes[1:]
+            before, size = self.relative[axis.name], self.block[axis.name].size
+            high = self.folded[1] if self.folded and self.folded[0] == axis else 1
+            for lo, hi, rows in self.row_panels(size, high):
+                carried = self.e.loop(lo, hi, rows, carried, step_over(axis, rest, rows))
             self.relative[axis.name] = before
-            return out
+            return carried
 
-        self.remember(s.out, dict(zip(points, over(s.over, start), strict=True)))
+        last = [a for a in s.over if self.folded and a == self.folded[0]]  # the folded axis runs innermost
+        total = over((*(a for a in s.over if a not in last), *last), start)
+        self.remember(s.out, dict(zip(points, total, strict=True)))
+
+    def row_panels(self, size: Integer, most: int) -> list[tuple[Integer, Integer, int]]:
+        """(from, to, rows a panel). A size known only at run time also gets code for what few rows may be left."""
+        if most == 1:
+            return [(0, size, 1)]
+        if isinstance(size, int):
+            if size == 0:
+                return []
+            count = -(-size // most)
+            few, larger = size // count, size % count
+            cut = larger * (few + 1)
+            return [x for x in [(0, cut, few + 1), (cut, size, few)] if x[0] != x[1]]
+        e = self.e
+        count_ = e.ceil_div(size, most)
+        enough = e.compare("sge", size, (most - 1) * (most - 2))  # then panels of `most` and `most - 1` rows suffice
+        larger_ = e.choose(enough, e.sub(size, e.mul(count_, most - 1)), e.div(size, most))
+        smaller = e.choose(enough, e.sub(count_, larger_), 0)
+        at: Integer = 0
+        out: list[tuple[Integer, Integer, int]] = []
+        for n, rows in ((larger_, most), (smaller, most - 1)):
+            end = e.add(at, e.mul(n, rows))
+            out.append((at, end, rows))
+            at = end
+        half = (most - 1) // 2
+        if half > 1:
+            end = e.add(at, e.mul(e.div(e.sub(size, at), half), half))
+            out.append((at, end, half))
+            at = end
+        return [*out, (at, size, 1)]
 
     def _distinct(self, t: Tile) -> list[Point]:
         """Points of the register tile at which the tile has different elements."""
@@ -137,7 +181,7 @@ class InnerLoops(Values):
         lo, hi = self.bounds(s)
         size = self.plan.tile[s.axis.name]
 
-        def at(n: Integer) -> Callable[[Integer, list[Value]], Sequence[Value]]:
+        def at(n: Integer) -> Body:
             def run(i: Integer, flat: list[Value]) -> Sequence[Value]:
                 self.enter(s.axis, i, n)
                 self._remember_carried(s, points, flat)

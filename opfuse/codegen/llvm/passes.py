@@ -49,6 +49,7 @@ class Pass:
     blocked: Axis | None  # the row axis that a register tile holds several of
     sinks: tuple[Sink, ...]
     dotted: bool = False  # a dot or a loop runs inside of the register tile
+    folded: Axis | None = None  # the rows of a register tile are of this axis, and are reduced at once
 
     @property
     def space(self) -> frozenset[Axis]:
@@ -56,6 +57,8 @@ class Pass:
 
     def lines(self, indent: str) -> list[str]:
         over = [a.name for a in self.rows] + [f"({a.name})" for a in self.reduced]
+        if self.folded:
+            over.append(f"folding {self.folded.name}")
         if self.lane:
             over.append(f"lane {self.lane.name}")
         sinks = "; ".join(_sink_text(s) for s in self.sinks)

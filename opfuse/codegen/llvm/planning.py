@@ -166,17 +166,27 @@ class Planner(Analysis):
         loops = [s for s in makers if isinstance(s, Loop) and self.inner(s)]
         wide = any(s.out.dtype.bytes == 8 for s in dots)
         lanes = self.target.lanes(8 if wide else 4)
-        kept = [a for a in p.rows]
         if not (dots or loops):
             return replace(p, register=(1, self._vectors(p.lane, lanes, self.schedule.stream)), lanes=lanes)
         batch = {a for s in dots for a in s.a.axes if a in s.b.axes}
-        blocked = next((a for a in reversed(kept) if a not in batch), kept[-1] if kept else None)
+        blocked = next((a for a in reversed(p.rows) if a not in batch), p.rows[-1] if p.rows else None)
+        folded = self._folded(makers, batch) if blocked is None else None
         rows = tuple(a for a in p.rows if a != blocked) + ((blocked,) if blocked else ())
-        register = (
-            self.schedule.register[0] if blocked else 1,
-            self._vectors(p.lane, lanes, self.schedule.register[1]),
-        )
-        return replace(p, rows=rows, register=register, lanes=lanes, blocked=blocked, dotted=True)
+        # A folded row axis needs registers for the reduction itself: one row less.
+        high = self.schedule.register[0] if blocked else max(1, self.schedule.register[0] - 1) if folded else 1
+        register = (high, self._vectors(p.lane, lanes, self.schedule.register[1]))
+        return replace(
+            p, rows=rows, register=register, lanes=lanes, blocked=blocked, dotted=True, folded=folded
+        )  # fmt: skip
+
+    def _folded(self, makers: list[Statement], batch: set[Axis]) -> Axis | None:
+        """The axis of a reduction over rows of a dot: several rows are made together, then reduced."""
+        for s in makers:
+            if isinstance(s, Reduce) and not self.streamed(s) and self.heavy(s.tile):
+                rows = [a for a in s.over if self.tile[a.name] != 1 and a not in batch]
+                if rows:
+                    return rows[-1]
+        return None
 
     def _vectors(self, lane: Axis | None, lanes: int, wanted: int) -> int:
         size = self.tile[lane.name] if lane else 1

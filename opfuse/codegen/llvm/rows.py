@@ -6,18 +6,16 @@ that no thin panel is left. Points are emitted one by one through all sinks: few
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from opfuse.codegen.llvm.analysis import may_alias
-from opfuse.codegen.llvm.dot import InnerLoops, identity
+from opfuse.codegen.llvm.dot import Body, InnerLoops, identity
 from opfuse.codegen.llvm.emit import Integer, Value
 from opfuse.codegen.llvm.frame import POINT, RegisterTile
 from opfuse.codegen.llvm.passes import Keep, Pass
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Store, Tile, gathers, operands
-
-Body = Callable[[Integer, list[Value]], Sequence[Value]]
 
 
 class Rows(InnerLoops):
@@ -25,6 +23,7 @@ class Rows(InnerLoops):
         lanes, self.v.lanes = self.v.lanes, p.lanes
         self.pending = {s.tile.name for s in p.sinks if isinstance(s, Keep) and s.value == s.tile}
         results: list[tuple[Tile, Value]] = []
+        self.folded = (p.folded, p.register[0]) if p.folded else None
         self.e.push()
         self._rows(p, p.rows, results)
         self.e.pop()
@@ -53,35 +52,6 @@ class Rows(InnerLoops):
 
             self.e.loop(lo, hi, n, [], step)
         self.relative[axis.name] = 0
-
-    def row_panels(self, size: Integer, most: int) -> list[tuple[Integer, Integer, int]]:
-        """(from, to, rows a panel). A size known only at run time also gets code for what few rows may be left."""
-        if most == 1:
-            return [(0, size, 1)]
-        if isinstance(size, int):
-            if size == 0:
-                return []
-            count = -(-size // most)
-            few, larger = size // count, size % count
-            cut = larger * (few + 1)
-            return [x for x in [(0, cut, few + 1), (cut, size, few)] if x[0] != x[1]]
-        e = self.e
-        count_ = e.ceil_div(size, most)
-        enough = e.compare("sge", size, (most - 1) * (most - 2))  # then panels of `most` and `most - 1` rows suffice
-        larger_ = e.choose(enough, e.sub(size, e.mul(count_, most - 1)), e.div(size, most))
-        smaller = e.choose(enough, e.sub(count_, larger_), 0)
-        at: Integer = 0
-        out: list[tuple[Integer, Integer, int]] = []
-        for n, rows in ((larger_, most), (smaller, most - 1)):
-            end = e.add(at, e.mul(n, rows))
-            out.append((at, end, rows))
-            at = end
-        half = (most - 1) // 2
-        if half > 1:
-            end = e.add(at, e.mul(e.div(e.sub(size, at), half), half))
-            out.append((at, end, half))
-            at = end
-        return [*out, (at, size, 1)]
 
     # ---- lanes, and reduced rows around them -----------------------------------------------------------------------
     def _columns(self, p: Pass, rows: int, results: list[tuple[Tile, Value]]) -> None:
