@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from opfuse.codegen.llvm.entry import entry_functions
 from opfuse.codegen.llvm.jit import assemble, compile_object
 from opfuse.codegen.llvm.printer import PrintedPhase, print_program
 from opfuse.decision import Decision, Ledger, Refusal
+from opfuse.errors import ModelError
 from opfuse.frontends.onnx.load import load as load_onnx
 from opfuse.fuse.grouping import Group, group, kernel_decision
 from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel
 from opfuse.ir.graph import Graph, user_names
 from opfuse.options import Options
 from opfuse.plan.build import build_plan
+from opfuse.plan.index_ranges import IndexRange, index_ranges
 from opfuse.providers.cpu import CpuProvider
 from opfuse.providers.reference import ReferenceProvider
 from opfuse.report.numerics import Run, Trace, TracedKernel
@@ -81,6 +83,7 @@ class Lowered:
     options: Options
     ledger: Ledger
     facts: Mapping[str, Any]  # of the imported graph, for reports
+    ranges: Mapping[str, IndexRange]  # of inputs that are used as indices
 
 
 def build(graph: Graph, options: Options) -> CompiledModel:
@@ -91,13 +94,26 @@ def build(graph: Graph, options: Options) -> CompiledModel:
 def lower(graph: Graph, options: Options) -> Lowered:
     ledger = Ledger()
     target = machine(options)
-    facts = plan_facts(graph, target.name)
+    facts, ranges = plan_facts(graph, target.name), checked_ranges(graph)
     unfused = rewrite(graph, Options(), Ledger(), FOLDING)
     graph = rewrite(graph, options, ledger)
     providers: tuple[Provider, ...] = (CpuProvider(), ReferenceProvider())
     groups = group(graph, providers, target, options, ledger)
     kernels = [kernel_of(graph, g, providers, ledger) for g in groups]
-    return Lowered(graph, tuple(kernels), print_kernels(kernels, target), unfused, target, options, ledger, facts)
+    return Lowered(graph, tuple(kernels), print_kernels(kernels, target), unfused, target, options, ledger, facts,
+                   ranges)  # fmt: skip
+
+
+def checked_ranges(graph: Graph) -> dict[str, IndexRange]:
+    """Ranges of inputs that are indices. ModelError where a constant holds an index that there is not."""
+    ranges = index_ranges(graph)
+    for name, r in ranges.items():
+        array = graph.constants.get(name)
+        if array is not None and array.size and (array.min() < r.low or array.max() > r.high):
+            wrong = array[(array < r.low) | (array > r.high)].flat[0]
+            problem = f"the constant {name!r} holds the index {wrong}, where {r.low} to {r.high} can be picked"
+            raise ModelError(graph.name, problem, "correct the model", node=r.node, code="index-range")
+    return ranges
 
 
 def machine(options: Options) -> Target:
@@ -114,7 +130,8 @@ def link(lowered: Lowered, graph: Graph | None = None) -> CompiledModel:
     """Plan, assemble and compile; `graph` may show more outputs than the lowered one (for verify)."""
     graph, target, options = graph or lowered.graph, lowered.target, lowered.options
     plan, weights = build_plan(graph, lowered.kernels, lowered.printed, options, target, baseline=lowered.unfused)
-    plan = replace(plan, facts={**lowered.facts, **plan.facts})
+    inputs = tuple(replace(p, range=astuple(r) if (r := lowered.ranges.get(p.name)) else None) for p in plan.inputs)
+    plan = replace(plan, inputs=inputs, facts={**lowered.facts, **plan.facts})
     functions = dict.fromkeys(p.text for phases in lowered.printed.values() for p in phases)
     module = assemble([*functions, *entry_functions(plan, target, options)], target)
     code = cache_of(options).get_or_make("object", object_key(module, target), lambda: compile_object(module, target))

@@ -75,12 +75,16 @@ Segment = Union[Native, Host]
 
 @dataclass(frozen=True)
 class Port:
-    """A model input or output as the user sees it. `value` says which value it shows."""
+    """A model input or output as the user sees it. `value` says which value it shows.
+
+    `range` is set where the elements of an input are indices: (smallest, largest, the user's node that takes them).
+    """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     value: str
+    range: tuple[int, int, str] | None = None
 
 
 @dataclass(frozen=True)

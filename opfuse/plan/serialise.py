@@ -50,12 +50,13 @@ def _place(p: Place) -> list[Any]:
 
 
 def _port(p: Port) -> list[Any]:
-    return [p.name, p.dtype.value, list(p.shape), p.value]
+    return [p.name, p.dtype.value, list(p.shape), p.value, list(p.range) if p.range else None]
 
 
 def _port_from(data: Any) -> Port:
-    name, dtype, shape, value = data
-    return Port(name, DType(dtype), tuple(shape), value)
+    name, dtype, shape, value, *rest = data
+    low_high_node = tuple(rest[0]) if rest and rest[0] else None
+    return Port(name, DType(dtype), tuple(shape), value, low_high_node)
 
 
 def _segment(segment: Segment) -> dict[str, Any]:

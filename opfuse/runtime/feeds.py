@@ -42,6 +42,15 @@ def check_shape(name: str, array: np.ndarray, shape: Sequence[Dim]) -> None:
         raise InputError(name, problem, code="input-shape")
 
 
+def check_range(name: str, array: np.ndarray, low: int, high: int, node: str) -> None:
+    """InputError where an element is no index that the node can use."""
+    if not array.size or (int(array.min()) >= low and int(array.max()) <= high):
+        return
+    wrong = int(array[(array < low) | (array > high)].flat[0])
+    raise InputError(name, f"holds the index {wrong}, but {node!r} picks from {high + 1} elements",
+                     f"pass numbers from {low} to {high}", code="input-range")  # fmt: skip
+
+
 def _as_array(name: str, value: Any, dtype: DType) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return np.asarray(value)

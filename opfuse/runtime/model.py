@@ -27,7 +27,7 @@ from opfuse.ir.graph import Graph
 from opfuse.options import Options
 from opfuse.plan.plan import Host, Native, Plan
 from opfuse.runtime.cpu import Context, empty_output
-from opfuse.runtime.feeds import check_shape, read_array
+from opfuse.runtime.feeds import check_range, check_shape, read_array
 from opfuse.runtime.pool import native_runtime
 from opfuse.runtime.segments import Call, HostSegment, NativeSegment
 from opfuse.target import Target
@@ -72,6 +72,7 @@ class CompiledModel:
         self._weights_address: int = weights.__array_interface__["data"][0]
         self._contexts: deque[Context] = deque()
         self._inputs = [self._input(k) for k in range(len(plan.inputs))]
+        self._ranges = [(k, *p.range) for k, p in enumerate(plan.inputs) if p.range is not None]
         self._outputs = [self._output(k) for k in range(len(plan.outputs))]
         self._copied = [(k, out) for k, out in enumerate(self._outputs) if out.value]
         self._segments: tuple[Segment, ...] = self._link()
@@ -128,6 +129,8 @@ class CompiledModel:
                 address = array.__array_interface__["data"][0]
             words[word] = address
             held.append(array)
+        for number, low, high, node in self._ranges:
+            check_range(self.plan.inputs[number].name, held[number], low, high, node)
         outputs: list[np.ndarray] = []
         for dtype, shape, size, word, value in self._outputs:
             out = _COPIED_LATER if value else empty_output(shape, dtype, size)

@@ -202,6 +202,8 @@ class Values:
         raw = self.operand(node, s, term.source, here)
         if not isinstance(extent, int):
             raise Refused("gather-symbolic", f"{node.op} gathers along a dimension of run-time extent", node=node.name)
+        if raw.dtype is not DType.I32:  # a byte does not hold the extents
+            raw = cast(raw, DType.I64)
         zero, n = const(0, raw.dtype), const(extent, raw.dtype)
         value = apply("select", apply("lt", raw, zero), apply("add", raw, n), raw)
         bounded = apply("max", zero, apply("min", value, const(extent - 1, raw.dtype)))
