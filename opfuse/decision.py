@@ -59,8 +59,9 @@ class Decision:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Decision:
         return Decision(
-            data["kind"], data["rule"], tuple(data["nodes"]), data["outcome"], data["reason"], data["code"], data["facts"]
-        )
+            data["kind"], data["rule"], tuple(data["nodes"]), data["outcome"], data["reason"], data["code"],
+            data["facts"],
+        )  # fmt: skip
 
 
 class Ledger:

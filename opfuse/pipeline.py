@@ -18,7 +18,7 @@ from opfuse.codegen.llvm.entry import entry_functions
 from opfuse.codegen.llvm.jit import assemble, compile_object
 from opfuse.codegen.llvm.printer import PrintedPhase, print_program
 from opfuse.decision import Decision, Ledger, Refusal
-from opfuse.errors import ModelError
+from opfuse.errors import ModelError, OptionError
 from opfuse.frontends.onnx.load import load as load_onnx
 from opfuse.fuse.grouping import Group, group, kernel_decision
 from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel
@@ -50,7 +50,7 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
         model: an ONNX file's path, its bytes, an `onnx.ModelProto`, or an `opfuse.ir.graph.Graph`.
         threads: worker threads of a call; all logical CPUs where None.
         shapes: input name -> shape, to bind symbolic dimensions now. Otherwise the first call binds them.
-        precision: "fp32".
+        precision: "fp32", the only one so far.
         disable_rules: names of rewrite rules to switch off.
         disable_fusions: ids of kernels to keep apart (see `explain`), or "all".
         strict: exact rewrites only.
@@ -60,15 +60,20 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
         cache: directory of measurements and object code; the platform's own (`~/.cache/opfuse`) where None.
     """
     options = Options(
-        threads=threads or os.cpu_count() or 1, precision=precision,
-        shapes={k: tuple(v) for k, v in (shapes or {}).items()}, disabled_rules=frozenset(disable_rules),
-        disabled_fusions=frozenset(disable_fusions), strict=strict, isa=isa, debug=debug,
+        threads=(os.cpu_count() or 1) if threads is None else threads, precision=precision,
+        shapes={k: tuple(v) for k, v in (shapes or {}).items()}, disabled_rules=names(disable_rules),
+        disabled_fusions=names(disable_fusions), strict=strict, isa=isa, debug=debug,
         calibrate=calibrate, cache=None if cache is None else str(cache),
     )  # fmt: skip
     graph = model if isinstance(model, Graph) else load_onnx(model, options.shapes)
     if isinstance(model, (str, Path)):
         graph.name = Path(model).name  # reports and errors name the user's file
     return Executable(graph, options, lambda bound: build(bound, options), reports=Reports(Stages()))
+
+
+def names(given: Iterable[str]) -> frozenset[str]:
+    """Some names, or one."""
+    return frozenset((given,) if isinstance(given, str) else given)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ def lower(graph: Graph, options: Options) -> Lowered:
     graph = rewrite(graph, options, ledger)
     providers: tuple[Provider, ...] = (CpuProvider(), ReferenceProvider())
     groups = group(graph, providers, target, options, ledger)
-    kernels = [kernel_of(graph, g, providers, ledger) for g in groups]
+    kernels = [kernel_of(graph, g, providers, target, ledger) for g in groups]
     return Lowered(graph, tuple(kernels), print_kernels(kernels, target), unfused, target, options, ledger, facts,
                    ranges)  # fmt: skip
 
@@ -118,7 +123,10 @@ def checked_ranges(graph: Graph) -> dict[str, IndexRange]:
 
 def machine(options: Options) -> Target:
     """The CPU at hand with the rates to count on: measured here before, measured now, or described."""
-    target = host(options.threads, options.isa)
+    try:
+        target = host(options.threads, options.isa)
+    except ValueError as error:
+        raise OptionError("--isa", str(error)) from None
     return target.with_rates(rates_for(target, cache_of(options).directory)) if options.calibrate else target
 
 
@@ -140,14 +148,16 @@ def link(lowered: Lowered, graph: Graph | None = None) -> CompiledModel:
                          host_kernels=host_kernels, graph=graph)  # fmt: skip
 
 
-def kernel_of(graph: Graph, grouped: Group, providers: Sequence[Provider], ledger: Ledger) -> Kernel:
+def kernel_of(
+    graph: Graph, grouped: Group, providers: Sequence[Provider], target: Target, ledger: Ledger
+) -> Kernel:
     if grouped.claim is None:
         node = grouped.region.members(graph)[0]
         return ViewKernel(node.name, grouped.region, node.reads[0], node.output, grouped.region.origin(graph))
     provider = next(p for p in providers if p.name == grouped.claim.provider)
     kernel = provider.build(graph, grouped.claim)
     if isinstance(kernel, HostKernel):
-        refusal = providers[0].claim(graph, grouped.region, host(1))
+        refusal = providers[0].claim(graph, grouped.region, target)
         assert isinstance(refusal, Refusal)
         kernel = replace(kernel, reason=refusal)
         ledger.add(Decision("host", kernel.name, user_names(grouped.region.members(graph)), "taken", refusal.text,

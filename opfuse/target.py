@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds-model numbers. `source` says where they come from: "measured" on this machine, or the page they were read on."""
+    """What seconds are predicted from. `source` says where the numbers come from: measured here, or read where."""
 
     dram_bytes_per_s: float
     l3_bytes_per_s: float
@@ -53,7 +53,8 @@ class Target:
 # Defaults until the machine is measured: medians of the measurements in CPU_KERNELS of a 2-core AVX-512 server (2026).
 DESCRIBED_CPU = Rates(20e9, 25e9, 80e9, 170e9, 20e9, 0.5e-6, 2e-6, "described: 2-core AVX-512 server, 2026")
 # H200: peak figures of the vendor's data sheet; start: 1.05 us a node of a CUDA graph, measured on one in 2026.
-DESCRIBED_H200 = Rates(4.0e12, 8.0e12, 8.0e12, 6.7e13, 6.7e13, 1.05e-6, 8e-6, "described: H200 data sheet and graph replay, 2026")
+_H200_SOURCE = "described: H200 data sheet and graph replay, 2026"
+DESCRIBED_H200 = Rates(4.0e12, 8.0e12, 8.0e12, 6.7e13, 6.7e13, 1.05e-6, 8e-6, _H200_SOURCE)
 
 ISAS = ("avx512", "avx2", "plain")
 _REQUIRED = {
@@ -125,5 +126,6 @@ def cache_sizes() -> tuple[int, int, int]:
             except OSError:
                 continue
             if kind != "Instruction" and 1 <= level <= 3:
-                found[level - 1] = int(size[:-1]) << {"K": 10, "M": 20, "G": 30}[size[-1]] if size[-1] in "KMG" else int(size)
+                shift = {"K": 10, "M": 20, "G": 30}.get(size[-1])
+                found[level - 1] = int(size) if shift is None else int(size[:-1]) << shift
     return found[0], found[1], found[2]

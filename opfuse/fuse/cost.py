@@ -97,7 +97,8 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
         + min(memory, dots) * 0.2
     )
     facts: dict[str, Any] = {
-        "memory_s": memory, "dot_s": dots, "element_s": operations, "bound": "memory" if memory > dots + operations else "compute",
+        "memory_s": memory, "dot_s": dots, "element_s": operations,
+        "bound": "memory" if memory > dots + operations else "compute",
         **{f"{k}_bytes": int(n) for k, n in by_level.items()},
     }  # fmt: skip
     total = sum(buffer_bytes(b) for b in program.buffers if b.role != "scratch")

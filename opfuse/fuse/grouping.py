@@ -2,9 +2,9 @@
 
     groups = group(graph, providers, target, options, ledger)      # list of (Region, Claim | None), in order
 
-Nodes are visited in order; each tries to join the group of a producer, the latest first. A join is taken when it is legal
-(`legality`), some provider claims the joined region, and the joined kernel is predicted faster than the two. Reshapes
-that only rename bytes are joined together with what follows them, or stay views that cost nothing.
+Nodes are visited in order; each tries to join the group of a producer, the latest first. A join is taken when it is
+legal (`legality`), some provider claims the joined region, and the joined kernel is predicted faster than the two.
+Reshapes that only rename bytes are joined together with what follows them, or stay views that cost nothing.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class Grouping:
         for g in (*bridge, consumer):
             self.partition.merge(producer, g)
         origin = user_names(self.graph.nodes[n] for n in names)
-        decision = Decision("fusion", "join", origin, "taken", reason="predicted faster in one kernel",
-                            facts={"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None})  # fmt: skip
+        facts = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
+        decision = Decision("fusion", "join", origin, "taken", "predicted faster in one kernel", facts=facts)
         self.fusions.append(decision)
         return decision
 

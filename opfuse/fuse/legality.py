@@ -29,7 +29,7 @@ class Partition:
                     self.predecessors[self.group_of[node.name]].add(self.group_of[producer.name])
 
     def outside_path(self, first: int, second: int) -> list[int] | None:
-        """Groups on a path from `first` to `second` that passes through a third: joining the two would close a cycle."""
+        """Groups on a path from `first` to `second` through a third: joining the two would close a cycle."""
         seen, stack = set(), [(s, [s]) for s in self.successors[first] if s != second]
         while stack:
             group, path = stack.pop()

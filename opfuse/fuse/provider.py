@@ -1,7 +1,7 @@
 """What a kernel library must answer: can you run this region, at what cost, and then: give me the kernel.
 
-A provider never says a bare no: `claim` returns a `Claim` with seconds or a `Refusal` with its reason. The generators are
-providers like any other, and the NumPy oracle is the last one, which can run everything.
+A provider never says a bare no: `claim` returns a `Claim` with seconds or a `Refusal` with its reason. The generators
+are providers like any other, and the NumPy oracle is the last one, which can run everything.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from opfuse.plan.plan import Host, Place, Plan, Step
 
 def plan_text(plan: Plan) -> str:
     lines = [
-        f"plan: {plan.threads} threads, arena {plan.arena_bytes}, weights {plan.weights_bytes}, scratch {plan.scratch_bytes}",
+        f"plan: {plan.threads} threads, arena {plan.arena_bytes}, weights {plan.weights_bytes}, "
+        f"scratch {plan.scratch_bytes}",
         *(f"  input {p.name}: {p.dtype.value}{list(p.shape)}" for p in plan.inputs),
         *(f"  output {p.name}: {p.dtype.value}{list(p.shape)} shows {p.value}" for p in plan.outputs),
     ]

@@ -49,8 +49,8 @@ class CpuProvider:
         assert isinstance(payload, CpuPayload)
         lowered = payload.lowered
         return TileKernel(
-            kernel_name(graph, claim.region), claim.region, lowered.program, payload.schedule, lowered.arguments, claim.cost,
-            self.name, claim.region.origin(graph),
+            kernel_name(graph, claim.region), claim.region, lowered.program, payload.schedule, lowered.arguments,
+            claim.cost, self.name, claim.region.origin(graph),
         )  # fmt: skip
 
 

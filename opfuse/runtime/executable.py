@@ -116,7 +116,7 @@ class Executable:
     # ---- calling ----------------------------------------------------------------------------------------------------
     def __call__(self, feeds: Arrays | None = None, /, **named: Any) -> dict[str, np.ndarray]:
         """Outputs by name. Inputs are keyword arguments, or a mapping where a name is no Python identifier."""
-        given = named if feeds is None else {**feeds, **named}
+        given = named if feeds is None else {**self._mapping(feeds), **named}
         model = self._only
         if model is not None and len(given) == len(self._names):
             try:
@@ -127,8 +127,18 @@ class Executable:
         model, order, arrays_by_name = self._prepare(given)
         return dict(zip(self.interface.outputs, model.run([arrays_by_name[n] for n in order]), strict=True))
 
+    def _mapping(self, feeds: Any) -> Arrays:
+        if isinstance(feeds, Mapping):
+            return feeds
+        name = self._names[0] if self._names else "-"
+        problem = f"a {type(feeds).__name__} is given where input names belong to the arrays"
+        raise InputError(name, problem, f"call it with {name}=array, or use run([...])", code="input-type")
+
     def run(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """Outputs in order, for inputs in order; inputs with a default may be left out (all of them) or be None."""
+        if not isinstance(arrays, Sequence):
+            name = self._names[0] if self._names else "-"
+            raise InputError(name, f"run takes a list of arrays, not a {type(arrays).__name__}", code="input-type")
         if self._only is not None:
             return self._only.run(arrays)
         names = self._required if len(arrays) == len(self._required) else self._names

@@ -162,7 +162,7 @@ class CompiledModel:
 
     # ---- measuring --------------------------------------------------------------------------------------------------
     def measure(self, arrays: Sequence[Any], seconds: float = 0.3) -> None:
-        """Measure every kernel and keep the times in the plan, where `explain` shows them and a saved file keeps them."""
+        """Time every kernel and keep the times in the plan, where `explain` shows them and a saved file keeps them."""
         times = self.profile(arrays, seconds)
         kernels = tuple(
             replace(k, facts={**k.facts, "measured_s": t}) for k, t in zip(self.plan.kernels, times, strict=True)

@@ -34,9 +34,14 @@ from opfuse.tile.program import (
 )  # fmt: skip
 
 
-# ---- rewriting a program -----------------------------------------------------------------------------------------------
-def map_program(program: Program, tile: Callable[[Tile], Tile], access: Callable[[Buffer, tuple[Index, ...]], tuple[Index, ...]],
-                buffer: Callable[[Buffer], Buffer], axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]]) -> Program:  # fmt: skip
+# ---- rewriting a program ---------------------------------------------------------------------------------------------
+def map_program(
+    program: Program,
+    tile: Callable[[Tile], Tile],
+    access: Callable[[Buffer, tuple[Index, ...]], tuple[Index, ...]],
+    buffer: Callable[[Buffer], Buffer],
+    axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]],
+) -> Program:
     """A copy of a one-phase program with its tiles, accesses, buffers and axis lists mapped."""
 
     def scalar(x: Scalar) -> Scalar:
@@ -74,7 +79,7 @@ def accesses(program: Program) -> list[tuple[Buffer, tuple[Index, ...], Load | S
     ]
 
 
-# ---- extent 1 ------------------------------------------------------------------------------------------------------------
+# ---- extent 1 --------------------------------------------------------------------------------------------------------
 def squeeze_buffers(program: Program) -> Program:
     """Drop buffer dimensions of extent 1 that every access reads at 0 (a padded access keeps what it may leave)."""
     keep: dict[str, list[int]] = {}
@@ -92,7 +97,7 @@ def squeeze_buffers(program: Program) -> Program:
     )
 
 
-# ---- merging -------------------------------------------------------------------------------------------------------------
+# ---- merging ---------------------------------------------------------------------------------------------------------
 def merge_axes(program: Program) -> Program:
     program = squeeze_buffers(program)
     while (pair := _mergeable(program)) is not None:
@@ -194,7 +199,7 @@ def _merge(program: Program, p: Axis, q: Axis) -> Program:
     return map_program(program, lambda t: replace(t, axes=axes(t.axes)), access, buffer, axes)
 
 
-# ---- order ---------------------------------------------------------------------------------------------------------------
+# ---- order -----------------------------------------------------------------------------------------------------------
 def order_axes(program: Program) -> Program:
     """Sort the axes of every tile by unit-stride traffic, least first; ties keep the order of the grid and the walk."""
     rank = {name: k for k, name in enumerate(sorted_axes(program))}

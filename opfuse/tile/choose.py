@@ -37,9 +37,9 @@ def choose_cpu(program: Program, target: Target) -> Schedule:
     return _stream_schedule(program, phase, target)
 
 
-# ---- without a dot -----------------------------------------------------------------------------------------------------
+# ---- without a dot ---------------------------------------------------------------------------------------------------
 def _stream_schedule(program: Program, phase: Phase, target: Target) -> Schedule:
-    """Tiles of about STREAM_ELEMENTS, cut from the outside in, and at least four for each thread where there is work."""
+    """Tiles of about STREAM_ELEMENTS, cut from the outside in, at least four for each thread where there is work."""
     whole = math.prod(size(a.extent) for a in shape_axes(phase.body) - set(phase.grid) - loop_axes(phase.body))
     total = math.prod(size(a.extent) for a in phase.grid)
     wanted = max(1, min(STREAM_ELEMENTS // max(1, whole), -(-total // (4 * target.units))))
@@ -80,7 +80,7 @@ def _bytes(b: Buffer) -> int:
     return math.prod(size(d) for d in b.shape) * b.dtype.bytes
 
 
-# ---- with dots -----------------------------------------------------------------------------------------------------------
+# ---- with dots -------------------------------------------------------------------------------------------------------
 def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> Schedule:
     lanes = target.lanes()
     column = dot.out.axes[-1]
@@ -121,7 +121,7 @@ def _register(target: Target, vectors: int, live: int = 1) -> tuple[int, int]:
 
 
 def _live_tiles(phase: Phase) -> int:
-    """How many accumulator tiles nested loops hold at once: one more wherever a loop combines what an inner loop made."""
+    """How many accumulator tiles nested loops hold at once: one more where a loop combines what an inner one made."""
 
     def live(body: tuple[Statement, ...]) -> int:
         deepest = 0

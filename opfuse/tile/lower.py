@@ -5,8 +5,8 @@
 A value is asked for *at* an index (one `Index` a dimension, over the program's axes) and answers with a scalar
 expression or a tile (`walk`). An operator inside the region answers by asking its operands at its composed index
 maps, so transposes, reshapes, slices and broadcasts leave no trace but an index; a value from outside answers with a
-load. A reduction opens an axis (or shares one that the program has already, so that a row is read once); a contraction opens a
-loop with a dot (`nests`). Nothing here looks at an operator's name.
+load. A reduction opens an axis (or shares one that the program has already, so that a row is read once); a
+contraction opens a loop with a dot (`nests`). Nothing here looks at an operator's name.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Lowering(Nests):
         return [v for v in values if size(v) == largest][-1]
 
     def root_index(self, value: str) -> tuple[Index, ...]:
-        """One axis for each dimension; channels of a grouped convolution are split into group and channel of the group."""
+        """One axis for each dimension; channels of a grouped convolution are split into group and place in it."""
         index = []
         for d, extent in enumerate(self.graph.types[value].shape):
             groups = self.group_split(value, d)

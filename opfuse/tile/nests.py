@@ -71,7 +71,7 @@ class Nests(Values):
         return out
 
     def shared_axis(self, a: Axis, used: frozenset[str]) -> Axis:
-        """An axis to reduce along: one of the program's with the same extent that is free here, so that tiles are shared."""
+        """An axis to reduce along: one of the program's of this extent that is free here, so that tiles are shared."""
         for name, candidate in self.axes.items():
             if name not in used and name not in self.loops and candidate.extent == a.extent:
                 return candidate

@@ -269,7 +269,7 @@ def whole_axes(phase: Phase) -> frozenset[Axis]:
 
 
 __all__ = [
-    "Apply", "Axis", "Buffer", "Carry", "Const", "Dot", "Halo", "Leaf", "Load", "Loop", "Map", "Phase", "Position", "Program",
-    "Reduce", "Repeat", "Statement", "Store", "Tile", "gathers", "loop_axes", "made", "operands", "phase_axes", "positions",
-    "read", "shape_axes", "statements", "whole_axes",
+    "Apply", "Axis", "Buffer", "Carry", "Const", "Dot", "Halo", "Leaf", "Load", "Loop", "Map", "Phase", "Position",
+    "Program", "Reduce", "Repeat", "Statement", "Store", "Tile", "gathers", "loop_axes", "made", "operands",
+    "phase_axes", "positions", "read", "shape_axes", "statements", "whole_axes",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Every stage of two small models as text: what rewriting, grouping, lowering, pass planning and planning make of them.
 
-The machine is a described one, so that the texts are the same everywhere. OPFUSE_UPDATE_GOLDEN=1 renews them; a change of
-one is meant to be read.
+The machine is a described one, so that the texts are the same everywhere. OPFUSE_UPDATE_GOLDEN=1 renews them; a
+change of one is meant to be read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def small_cnn() -> Graph:
     z = g.emit("conv", [y, weight(g, "w2", 32, 32, 3, 3), weight(g, "bias2", 32)], attrs, name="conv2")
     z = g.emit("relu", [g.emit("add", [z, y], name="shortcut")], name="relu2")
     p = g.emit("reduce_mean", [z], {"axes": (2, 3), "keepdims": False}, name="pool")
-    q = g.emit("add", [g.emit("matmul", [p, weight(g, "w3", 32, 10)], name="fc"), weight(g, "bias3", 10)], name="fc_bias")
+    q = g.emit("matmul", [p, weight(g, "w3", 32, 10)], name="fc")
+    q = g.emit("add", [q, weight(g, "bias3", 10)], name="fc_bias")
     g.set_outputs({"scores": g.emit("softmax", [q], {"axis": 1}, name="softmax")})
     return g
 
@@ -104,7 +105,9 @@ def stages(graph: Graph) -> dict[str, str]:
     texts["3-decisions"] = "".join(f"{d.kind:9} {d.rule:28} {d.outcome:8} {' + '.join(d.nodes)}\n" for d in ledger)
     kernels = [kernel_of(graph, g, providers, ledger) for g in groups]
     generated = [k for k in kernels if isinstance(k, TileKernel)]
-    texts["4-programs"] = "\n".join(program_text(k.program) + f"schedule {schedule_text(k.schedule)}\n" for k in generated)
+    texts["4-programs"] = "\n".join(
+        f"{program_text(k.program)}schedule {schedule_text(k.schedule)}\n" for k in generated
+    )
     texts["5-passes"] = "\n".join(passes_text(k) for k in generated)
     plan, _ = build_plan(graph, kernels, print_kernels(kernels, TARGET), options, TARGET)
     texts["6-plan"] = plan_text(plan)

@@ -1,7 +1,7 @@
 """Lowering: every operator's samples, and regions of several operators, mean the same as the oracle.
 
-The lowered program is run by the NumPy interpreter of tile programs (which shares no code with the lowering) and compared
-with the operators' oracle in float64.
+The lowered program is run by the NumPy interpreter of tile programs (which shares no code with the lowering) and
+compared with the operators' oracle in float64.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def lowered(graph: Graph) -> LoweredRegion:
 
 
 def agree(graph: Graph, feeds: dict[str, np.ndarray], tile: dict[str, int] | None = None) -> Program:
-    """Run the lowered region and the oracle in float64: apart only by sums in another order and constants rounded to float32."""
+    """Run the lowered region and the oracle in float64: apart only by the order of sums and constants in float32."""
     region = lowered(graph)
     truth = evaluate(graph, feeds, "f64")
     arrays = {}
@@ -194,7 +194,10 @@ def test_reduction_over_rows_keeps_lanes_on_the_last_axis() -> None:
     assert reduce.tile.axes[-1].extent == 5
 
 
-POOL = {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "ceil_mode": False, "layout": "NHWC"}
+POOL = {
+    "kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "ceil_mode": False,
+    "layout": "NHWC",
+}  # fmt: skip
 
 
 def test_padded_window_over_a_pointwise_value_of_the_region_guards_it() -> None:

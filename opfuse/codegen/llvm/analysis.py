@@ -197,7 +197,7 @@ class Analysis:
         named = [a for n in self.schedule.order for a in self.phase.grid if a.name == n]
         return (*named, *(a for a in self.phase.grid if a not in named))
 
-    @cached_property
+    @property
     def made_early(self) -> frozenset[str]:
         """Tiles that the innermost grid axes do not reach, where that is used (see `Once`)."""
         if self.outer is None:
@@ -205,14 +205,14 @@ class Analysis:
         early = [s for s, k in zip(self.phase.body, self.levels, strict=True) if k <= self.outer]
         return frozenset(t.name for s in early for t in made(s))
 
-    @cached_property
+    @property
     def outer(self) -> int | None:
-        """How many of the outermost grid axes reach the statements with a loop in them that not all axes reach."""
-        work = [
-            k for s, k in zip(self.phase.body, self.levels, strict=True)
-            if isinstance(s, (Reduce, Dot, Loop)) and k < len(self.grid)
-        ]  # fmt: skip
+        """How many of the outermost grid axes reach the work that not all axes reach: loops, and kept tiles."""
+        work = [k for s, k in zip(self.phase.body, self.levels, strict=True) if k < len(self.grid) and self._is_work(s)]
         return max(work) if work and len(self.grid) > 1 else None
+
+    def _is_work(self, s: Statement) -> bool:
+        return isinstance(s, (Reduce, Dot, Loop)) or any(t.name in self.keep for t in made(s))
 
     @cached_property
     def levels(self) -> list[int]:

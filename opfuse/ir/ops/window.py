@@ -120,7 +120,8 @@ def _windows(attrs: Mapping[str, Any], x: Any, fill: Any, function: Any) -> Any:
     total = None
     for tap in itertools.product(*map(range, kernel)):
         at = tuple(
-            slice(t * d, t * d + max(0, (c - 1) * s + 1), s) for t, d, c, s in zip(tap, dilations, counts, strides, strict=True)
+            slice(t * d, t * d + max(0, (c - 1) * s + 1), s)
+            for t, d, c, s in zip(tap, dilations, counts, strides, strict=True)
         )
         part = wide[(slice(None), slice(None), *at)]
         total = part if total is None else function(total, part)
