@@ -7,7 +7,7 @@ the threads. `Native` segments hold steps; `Host` segments call Python between t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 from opfuse.ir.types import DType
 
@@ -70,7 +70,7 @@ class Host:
     outputs: tuple[str, ...]
 
 
-Segment = Union[Native, Host]
+Segment = Native | Host
 
 
 @dataclass(frozen=True)

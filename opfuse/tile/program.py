@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Union
+from typing import Literal
 
 from opfuse.ir.dims import Dim, product, symbols
 from opfuse.ir.index import Gathered, Index
@@ -151,7 +151,7 @@ class Loop:
     stop: Index | None = None
 
 
-Statement = Union[Load, Store, Map, Reduce, Dot, Loop]
+Statement = Load | Store | Map | Reduce | Dot | Loop
 
 
 @dataclass(frozen=True)

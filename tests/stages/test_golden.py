@@ -103,7 +103,7 @@ def stages(graph: Graph) -> dict[str, str]:
     providers = (CpuProvider(), ReferenceProvider())
     groups = group(graph, providers, TARGET, options, ledger)
     texts["3-decisions"] = "".join(f"{d.kind:9} {d.rule:28} {d.outcome:8} {' + '.join(d.nodes)}\n" for d in ledger)
-    kernels = [kernel_of(graph, g, providers, ledger) for g in groups]
+    kernels = [kernel_of(graph, g, providers, TARGET, ledger) for g in groups]
     generated = [k for k in kernels if isinstance(k, TileKernel)]
     texts["4-programs"] = "\n".join(
         f"{program_text(k.program)}schedule {schedule_text(k.schedule)}\n" for k in generated
@@ -139,7 +139,7 @@ def test_printed_code_is_the_same_twice() -> None:
     for x in groups:
         if x.claim is None:
             continue
-        kernel = kernel_of(g, x, (CpuProvider(),), Ledger())
+        kernel = kernel_of(g, x, (CpuProvider(),), TARGET, Ledger())
         assert isinstance(kernel, TileKernel)
         assert print_program(kernel.program, kernel.schedule, TARGET, "k") == print_program(
             kernel.program, kernel.schedule, TARGET, "k"
