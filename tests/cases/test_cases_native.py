@@ -20,6 +20,7 @@ from opfuse.decision import Ledger
 from opfuse.frontends.onnx import load
 from opfuse.ir.evaluate import evaluate
 from opfuse.rewrite.rules import PASSES
+from opfuse.runtime.executable import Executable
 from tests.cases import test_cases_import as imported
 from tests.cases import test_cases_rewrite as rewritten
 from tests.frontends.small_models import Arrays, small
@@ -40,7 +41,7 @@ def _quiet_and_native(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
 _CACHE: dict[str, str] = {}
 
 
-def executable(model: Any, **options: Any) -> opfuse.Executable:
+def executable(model: Any, **options: Any) -> Executable:
     return opfuse.compile(model, calibrate=False, cache=_CACHE["directory"], **{"threads": 2, **options})
 
 
