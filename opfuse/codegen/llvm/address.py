@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from opfuse.codegen.llvm.emit import Handle, Int, Integer, Value, depth, multiple, text
 from opfuse.codegen.llvm.frame import Frame, Shift, buffer_name
+from opfuse.codegen.llvm.lanes import constant_text
 from opfuse.codegen.llvm.layout import PackedLayout, packed_layout
-from opfuse.codegen.llvm.vectors import constant_text
 from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder, upper_bound
 from opfuse.ir.scalar import Const
 from opfuse.ir.types import DType
