@@ -197,7 +197,7 @@ def test_seven_dimensions(compiled: Compile) -> None:
 
 @pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean"])
 def test_ten_million_terms(op: str, compiled: Compile) -> None:
-    """Equal terms round the same way again and again: half an ulp for each term of one of the 16 or more partial sums."""
+    """Equal terms round the same way each time: half an ulp for each term of one of 16 or more partial sums."""
     n = 10_000_000
     y = compiled(one(op, (n,), attrs={"axes": (0,), "keepdims": False}))(x=np.full(n, 0.1, np.float32))["y"]
     right = float(np.float32(0.1)) * (n if op == "reduce_sum" else 1)
