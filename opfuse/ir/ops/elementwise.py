@@ -65,8 +65,10 @@ def _power(a: Any, b: Any) -> Any:
     if not np.issubdtype(a.dtype, np.integer):
         return np.power(a, b)
     whole = np.power(a, np.where(b < 0, 0, b).astype(b.dtype))
+    if not np.issubdtype(b.dtype, np.signedinteger):
+        return whole
     odd = np.where(b % 2 == 1, -1, 1)
-    return np.where(b >= 0, whole, np.where(a == 1, 1, np.where(a == -1, odd, 0)))
+    return np.where(b >= 0, whole, np.where(a == 1, 1, np.where(a == -1, odd, 0)).astype(whole.dtype))
 
 
 # ---- casts -----------------------------------------------------------------------------------------------------------
