@@ -30,7 +30,7 @@ from opfuse.target import Rates, Target
 from opfuse.tune import probes
 
 KIND = "rates"  # of cache entries
-VERSION = 1  # of the probes: a change of what they measure makes old files stale
+VERSION = 2  # of the probes: a change of what they measure makes old files stale
 RUNS = 15  # short ones, of which the best counts: some fall between the time slices of other jobs
 RUN_SECONDS = 0.01
 DRAM_BYTES = 256 << 20  # at most: beyond every cache that a core may use, at 25 ms a pass of 20 GB/s
@@ -62,7 +62,9 @@ def calibrate(target: Target, progress: Progress | None = None) -> Rates:
     say("memory bandwidth", 0.15)
     l2 = machine.bandwidth(target.l2_bytes // 2)
     l3 = machine.bandwidth(max(3 * target.l2_bytes, min(target.l3_bytes // 4, 32 << 20))) if target.l3_bytes else l2
-    dram = machine.bandwidth(min(max(4 * target.l3_bytes, 64 << 20), DRAM_BYTES), min(target.units, available_cores()))
+    large = min(max(4 * target.l3_bytes, 64 << 20), DRAM_BYTES)
+    dram = machine.bandwidth(large, min(target.units, available_cores()))
+    ahead = machine.bandwidth(large, probe="probe_scale_ahead") / machine.bandwidth(large)
     say("multiply-add rate", 0.6)
     flops = machine.flops()
     say("vector rate", 0.75)
@@ -72,7 +74,8 @@ def calibrate(target: Target, progress: Progress | None = None) -> Rates:
     say("done", 1.0)
     # A cache level is never slower than the one behind it: a noisy moment must not turn the order round.
     l3 = max(l3, dram)
-    return Rates(dram, l3, max(l2, l3), flops, vector, start, call, f"measured: {cpu_model()}, {target.isa}")
+    source = f"measured: {cpu_model()}, {target.isa}"
+    return Rates(dram, l3, max(l2, l3), flops, vector, start, call, source, prefetch_gain=ahead)
 
 
 class Machine:
@@ -88,12 +91,12 @@ class Machine:
     def _function(self, symbol: str, *types: Any) -> Callable[..., Any]:
         return ctypes.CFUNCTYPE(ctypes.c_int64, *types)(self.library.address(symbol))
 
-    def bandwidth(self, size: int, threads: int = 1) -> float:
+    def bandwidth(self, size: int, threads: int = 1, probe: str = "probe_scale") -> float:
         """Bytes a second of threads that read and write `size` bytes in place (so nothing is write-allocated)."""
         step = probes.STREAM_VECTORS * self.target.vector_bytes
         count = max(1, size // threads // step)
         arrays = [aligned_zeros(count * step) for _ in range(threads)]
-        scale = self._function("probe_scale", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        scale = self._function(probe, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
         def passes(repeats: int) -> None:  # the native call lets other Python threads run
             others = [threading.Thread(target=scale, args=(a.ctypes.data, count, repeats)) for a in arrays[1:]]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 STREAM_VECTORS = 4  # vectors of one step of probe_scale and probe_chain
 CHAIN_OPERATIONS = 10  # element operations of probe_chain
 HALF, QUARTER = "splat (float 0.5)", "splat (float 0.25)"
+AHEAD = 4096  # bytes of probe_scale_ahead's prefetch
 SPINS = 20_000_000  # of a barrier that waits: about half a second
 
 
@@ -52,17 +53,26 @@ class Shape:
 
 
 def functions(shape: Shape) -> list[str]:
-    return [declarations(shape), scale(shape), chain(shape), gemm(shape), STEPS, CALL, BARRIER]
+    return [declarations(shape), scale(shape), scale(shape, AHEAD), chain(shape), gemm(shape), STEPS, CALL, BARRIER]
 
 
 def declarations(shape: Shape) -> str:
     vector = shape.vector
-    return f"declare {vector} @{shape.intrinsic}({vector}, {vector}, {vector})"
+    return f"""declare {vector} @{shape.intrinsic}({vector}, {vector}, {vector})
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"""
 
 
-def scale(shape: Shape) -> str:
-    """x[i] = x[i] * c over `count` steps: one read and one write of every byte."""
-    return stream(shape, "probe_scale", lambda v: ([f"%s{v} = fmul {shape.vector} %x{v}, {HALF}"], f"%s{v}"))
+def scale(shape: Shape, ahead: int = 0) -> str:
+    """x[i] = x[i] * c over `count` steps: one read and one write of every byte; prefetched `ahead` bytes if any."""
+
+    def body(v: int) -> tuple[list[str], str]:
+        lines = [f"%s{v} = fmul {shape.vector} %x{v}, {HALF}"]
+        if ahead:
+            lines.append(f"%f{v} = getelementptr i8, ptr %p{v}, i64 {ahead}")
+            lines.append(f"call void @llvm.prefetch.p0(ptr %f{v}, i32 0, i32 3, i32 1)")
+        return lines, f"%s{v}"
+
+    return stream(shape, "probe_scale_ahead" if ahead else "probe_scale", body)
 
 
 def chain(shape: Shape) -> str:
