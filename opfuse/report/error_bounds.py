@@ -121,14 +121,16 @@ def _contraction(
         total = summed(np.abs(a.value), np.abs(b.value))
         bias = operands[2] if len(operands) > 2 else None
         added: np.ndarray | float = 0.0
+        rounded = np.abs(value)  # to the type: the sum, and where there is a bias the products' sum before it too
         if bias is not None:
             shape = [1] * value.ndim
             shape[-1 if node.attrs.get("layout") == "NHWC" else 1] = bias.value.size
             total = total + np.abs(bias.value).reshape(shape)
+            rounded = 2 * rounded + np.abs(bias.value).reshape(shape)
             added = np.asarray(bias.full()).reshape(shape) if not bias.exact else 0.0
         carried = accumulator(dtype)
         error = growth(_terms(graph, node)) * 2 * unit(carried) * total + added
-        error = error + (2 * unit(dtype) * np.abs(value) if carried is not dtype else 0.0)
+        error = error + (2 * unit(dtype) * rounded if carried is not dtype else 0.0)
         if not a.exact:
             error = error + summed(a.full(), np.abs(b.value) + b.full())
         if not b.exact:

@@ -240,12 +240,14 @@ def _expand_pad(g: Graph, call: Call, inputs: tuple[str | None, ...]) -> tuple[s
         n = g.types[x].shape[k]
         before, after = max(pads[k], 0), max(pads[rank + k], 0)
         parts = [x]
-        if call["mode"] == "reflect":
-            parts = [_cut(g, x, k, before, 0, -1)] * bool(before) + parts
-            parts = parts + [_cut(g, x, k, n - 2, n - 2 - after, -1)] * bool(after)
-        else:
-            parts = [_repeat(g, _cut(g, x, k, 0, 1), k, before)] * bool(before) + parts
-            parts = parts + [_repeat(g, _cut(g, x, k, n - 1, n), k, after)] * bool(after)
+        reflect = call["mode"] == "reflect"
+        if before:
+            border = _cut(g, x, k, before, 0, -1) if reflect else _repeat(g, _cut(g, x, k, 0, 1), k, before)
+            parts = [border, *parts]
+        if after:
+            last = n - 1
+            parts.append(_cut(g, x, k, last - 1, last - 1 - after, -1) if reflect
+                         else _repeat(g, _cut(g, x, k, last, n), k, after))  # fmt: skip
         x = g.emit("concat", parts, {"axis": k}) if len(parts) > 1 else x
     return (x,)
 
@@ -387,6 +389,7 @@ _PAD = Operator(
         Sample((np.arange(6).reshape(2, 3),), {"pads": (0, 1, 1, 0), "value": -1}),
         Sample(((0, 2),), {"pads": (1, 0, 1, 0), "value": float("-inf")}),
         Sample(((2, 5),), {"pads": (0, -1, 0, 2), "mode": "edge"}),
+        Sample(((0, 5),), {"pads": (0, 1, 0, 2), "mode": "edge"}),
     ),
 )
 
