@@ -1,7 +1,7 @@
 """The LLVM column of the table of scalar functions (opfuse.ir.scalar.FUNCTIONS): one emitter for each name.
 
 An emitter takes vectors of one element type and gives the result. Half-precision operands are computed with as
-floats; what comes back is rounded to the type. Integer division never traps: a divisor of 0 gives an unspecified value.
+floats; what comes back is rounded to the type. Integer division never traps: by 0 it gives 0, for remainders too.
 
     EMITTERS["max"](v, [x, y])
 """
@@ -23,12 +23,15 @@ Emitter = Callable[[Vectors, Sequence[Value]], Value]
 def _divide(v: Vectors, a: Value, b: Value, op: str = "div") -> Value:
     """Truncating integer division or remainder, without the two cases that trap: x / 0 and smallest / -1."""
     one = v.like(1, b)
-    b_safe = v.select(v.compare("eq", b, v.like(0, b)), one, b)
+    nothing = v.compare("eq", b, v.like(0, b))
+    b_safe = v.select(nothing, one, b)
     if not a.dtype.is_signed:
-        return v.op("u" + op, a, b_safe)
+        quotient = v.op("u" + op, a, b_safe)
+        return v.select(nothing, v.like(0, a), quotient) if op == "div" else quotient
     minus = v.compare("eq", b, v.like(-1, b))
     quotient = v.op("s" + op, a, v.select(minus, one, b_safe))
-    return v.select(minus, v.negative(a) if op == "div" else v.like(0, a), quotient)
+    quotient = v.select(minus, v.negative(a) if op == "div" else v.like(0, a), quotient)
+    return v.select(nothing, v.like(0, a), quotient) if op == "div" else quotient
 
 
 def _div(v: Vectors, x: Sequence[Value]) -> Value:
@@ -40,9 +43,11 @@ def _fmod(v: Vectors, x: Sequence[Value]) -> Value:
 
 
 def _mod(v: Vectors, x: Sequence[Value]) -> Value:
-    """Remainder with the sign of the divisor."""
+    """Remainder with the sign of the divisor, a zero too."""
     a, b = x
     r = _fmod(v, x)
+    if a.dtype.is_float:
+        r = v.select(v.compare("eq", r, v.like(0.0, r)), v.intrinsic("copysign", v.like(0.0, r), b), r)
     if not a.dtype.is_signed:
         return r
     zero = v.like(0, r)
@@ -70,12 +75,12 @@ def _floordiv(v: Vectors, x: Sequence[Value]) -> Value:
 
 
 def _pow(v: Vectors, x: Sequence[Value]) -> Value:
-    """Integers: by squaring, for exponents in 0..63; a negative exponent gives the truncated value (0, 1 or -1)."""
+    """Integers: by squaring; a negative exponent gives the truncated value (0, 1 or -1)."""
     a, b = x
     if a.dtype.is_float:
         return vector_math.pow(v, a, b)
     total, square, one, zero = v.like(1, a), a, v.like(1, a), v.like(0, a)
-    for bit in range(6):
+    for bit in range(8 * b.dtype.bytes - (1 if b.dtype.is_signed else 0)):
         taken = v.compare("ne", v.logic("and", b, v.like(1 << bit, b)), zero)
         total = v.select(taken, v.mul(total, square), total)
         square = v.mul(square, square)
@@ -88,7 +93,8 @@ def _pow(v: Vectors, x: Sequence[Value]) -> Value:
 def _sign(v: Vectors, x: Sequence[Value]) -> Value:
     (a,) = x
     zero = v.like(0, a)
-    up = v.select(v.compare("gt", a, zero), v.like(1, a), a if a.dtype.is_float else zero)
+    still = v.select(v.unordered(a), a, zero) if a.dtype.is_float else zero
+    up = v.select(v.compare("gt", a, zero), v.like(1, a), still)
     return v.select(v.compare("lt", a, zero), v.like(-1, a), up) if a.dtype.is_signed else up
 
 

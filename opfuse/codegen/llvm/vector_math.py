@@ -57,9 +57,9 @@ TANH_F64 = (
     0.003592127262170271, -0.0014558267196969476, 0.0005899742888244823, -0.00023886770703025916, 9.600287003933975e-05,
     -3.704629815804935e-05, 1.2203007535657973e-05, -2.4467668210977953e-06,
 )  # fmt: skip
-# erf(x) / x in x^2, |x| <= 3.92
-ERF_F32_P = (1.1283791455855476, 0.1907483099391553, 0.052785674015569245, 0.003778126325367876, 0.0002847814284056697,
-             2.0423078664149672e-06)  # fmt: skip
+# erf(x) / x in x^2, |x| <= 3.92; half an ulp up, so that it reaches 1 at the end
+ERF_F32_P = (1.1283792128421857, 0.19074832130864056, 0.05278567716184059, 0.0037781265505617534, 0.0002847814453799656,
+             2.0423079881460023e-06)  # fmt: skip
 ERF_F32_Q = (
     1.0,
     0.5023790133137725,
@@ -178,7 +178,7 @@ def tanh(v: Vectors, x: Value) -> Value:
     if not _double(x):
         x = v.clamp(x, -9.02, 9.02)
         t = v.mul(x, x)
-        return _quotient(v, v.mul(x, v.horner(TANH_F32_P, t)), v.horner(TANH_F32_Q, t))
+        return v.clamp(_quotient(v, v.mul(x, v.horner(TANH_F32_P, t)), v.horner(TANH_F32_Q, t)), -1.0, 1.0)
     a = v.absolute(x)
     near = v.mul(x, v.horner(TANH_F64, v.mul(x, x)))
     e = exp(v, v.add(a, a))
@@ -190,7 +190,7 @@ def erf(v: Vectors, x: Value) -> Value:
     if not _double(x):
         x = v.clamp(x, -3.92, 3.92)
         t = v.mul(x, x)
-        return _quotient(v, v.mul(x, v.horner(ERF_F32_P, t)), v.horner(ERF_F32_Q, t))
+        return v.clamp(_quotient(v, v.mul(x, v.horner(ERF_F32_P, t)), v.horner(ERF_F32_Q, t)), -1.0, 1.0)
     near = v.mul(x, v.horner(ERF_F64_NEAR, v.mul(x, x)))
     a = v.absolute(x)
     c = v.clamp(a, 1.0, 6.0)
@@ -224,6 +224,8 @@ def sin(v: Vectors, x: Value, quarter: int = 0) -> Value:
     minus = v.compare("ne", v.logic("and", i, v.like(2, i)), v.like(0, i))
     value = v.select(odd, cosine, sine)
     value = v.select(minus, v.negative(value), value)
+    if quarter == 0:  # -0 stays -0
+        value = v.select(v.compare("eq", x, v.like(0.0, x)), x, value)
     return v.select(finite, value, v.like(NAN, x))
 
 
@@ -236,14 +238,29 @@ def cos(v: Vectors, x: Value) -> Value:
 
 
 def fmod(v: Vectors, a: Value, b: Value) -> Value:
-    """a - b trunc(a / b), with the sign of a; exact while |a / b| < 2^53. NaN where a is infinite or b is 0."""
+    """a - b trunc(a / b), with the sign of a. NaN where a is infinite or b is 0.
+
+    r - b round(r / b) is exact with a fused multiply-add, and takes 52 bits off the quotient: exact for all floats, and
+    for doubles while |a / b| < 2^312. Without one, the quotient is cut to bits that leave the product exact (floats).
+    """
     if not _double(a):
-        return v.convert(fmod(v, v.convert(a, DType.F64), v.convert(b, DType.F64)), a.dtype)
+        return v.convert(_fmod(v, v.convert(a, DType.F64), v.convert(b, DType.F64), 28), a.dtype)
+    return _fmod(v, a, b, 53)
+
+
+def _fmod(v: Vectors, a: Value, b: Value, bits: int) -> Value:
+    """`bits` of the quotient, times b, make an exact product without a fused multiply-add."""
     x, y = v.absolute(a), v.absolute(b)
-    q = v.truncate(v.div(x, y))
-    r = v.fma(v.negative(q), y, x)
+    r = x
+    short = v.isa == "plain" and bits < 53
+    for _ in range(11 if short else 6):
+        q = v.nearest(v.div(r, y))
+        if short:
+            whole = v.bits(q, DType.I64)
+            q = v.bits(v.logic("and", whole, v.like(-(1 << (53 - bits)), whole)), DType.F64)
+        r = v.fma(v.negative(q), y, r)
     zero = v.like(0.0, a)
-    r = v.select(v.compare("lt", r, zero), v.add(r, y), r)  # the quotient was rounded up
+    r = v.select(v.compare("lt", r, zero), v.add(r, y), r)  # the last quotient was rounded up
     r = v.select(v.compare("ge", r, y), v.sub(r, y), r)
     r = v.select(v.compare("lt", x, y), x, r)
     return v.intrinsic("copysign", r, a)

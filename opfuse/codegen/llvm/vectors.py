@@ -212,10 +212,17 @@ class Vectors(Lanes):
 
     def _to_integer(self, a: Value, dtype: DType) -> Value:
         """Through a signed type that holds the range: what the CPU converts to. `freeze` pins the value chosen."""
-        wide = dtype if dtype in (DType.I64, DType.U64) else DType.I64 if dtype is DType.U32 else DType.I32
-        how = "fptoui" if wide is DType.U64 else "fptosi"
-        n = self.e.value(f"{how} {a} to <{a.lanes} x {HELD[wide]}>", wide, a.lanes)
-        return self.convert(self.e.value(f"freeze {n}", wide, a.lanes), dtype)
+        wide = DType.I64 if dtype in (DType.I64, DType.U64, DType.U32) else DType.I32
+        if dtype is DType.U64:  # the upper half of the range, moved down and up again: AVX-512 has no negative ones
+            half = self.like(2.0**63, a)
+            upper = self.logic("and", self.compare("ge", a, half), self.compare("lt", a, self.like(2.0**64, a)))
+            n = self._to_signed(self.select(upper, self.sub(a, half), a), wide)
+            return self.convert(self.select(upper, self.logic("xor", n, self.like(-(2**63), n)), n), dtype)
+        return self.convert(self._to_signed(a, wide), dtype)
+
+    def _to_signed(self, a: Value, dtype: DType) -> Value:
+        n = self.e.value(f"fptosi {a} to <{a.lanes} x {HELD[dtype]}>", dtype, a.lanes)
+        return self.e.value(f"freeze {n}", dtype, a.lanes)
 
     # ---- rounding to an integer ------------------------------------------------------------------------------------
     def nearest(self, x: Value) -> Value:
