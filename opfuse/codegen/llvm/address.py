@@ -17,7 +17,8 @@ from opfuse.codegen.llvm.emit import Handle, Int, Integer, Value, depth, multipl
 from opfuse.codegen.llvm.frame import Frame, Shift, buffer_name
 from opfuse.codegen.llvm.lanes import constant_text
 from opfuse.codegen.llvm.layout import PackedLayout, packed_layout
-from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder, upper_bound
+from opfuse.ir.dims import Dim, non_negative
+from opfuse.ir.index import AxisTerm, Extents, Gathered, Index, Quotient, Remainder, bounds
 from opfuse.ir.scalar import Const
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Tile
@@ -306,12 +307,10 @@ def _memory_constant(pad: Const, dtype: DType) -> str:
     return constant_text(pad.value, dtype)
 
 
-def _inside(index: Index, extent: object, extents: object) -> bool:
+def _inside(index: Index, extent: Dim, extents: Extents) -> bool:
     """Proven 0 <= index < extent over the whole iteration space."""
-    if not isinstance(index.const, int) or index.const < 0:
+    low, high = bounds(index, extents)
+    if low is None or high is None or not non_negative(low):
         return False
-    bound = upper_bound(index, extents)  # type: ignore[arg-type]
-    if bound is None:
-        return False
-    gap = extent - bound  # type: ignore[operator]
+    gap = extent - high
     return isinstance(gap, int) and gap > 0

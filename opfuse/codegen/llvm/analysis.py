@@ -164,6 +164,8 @@ class Analysis:
             s = self.definitions[source.name]
         if not isinstance(s, Load):
             return False
+        if any(dot.over in self.tiles[g].axes for g in gathers(s.index)):  # another place at each step of the sum
+            return False
         lane = self.lane(frozenset(self.live(dot.out)))
         return lane is None or contiguity(s, lane, self.schedule, self.tiles) != "strided"
 
