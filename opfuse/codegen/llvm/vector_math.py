@@ -6,7 +6,7 @@ Bounds are largest errors in units in the last place (ulp) over the stated range
     exp            1.5             1.5             overflow gives inf, underflow goes through the denormals to 0
     log            1.5             1.5             0 gives -inf, a negative number NaN; denormals are exact
     tanh           6               2
-    erf            8               3               may pass 1 by 2 ulp
+    erf            8               3               like tanh never beyond 1, and 1 far out
     sigmoid        3               3
     sin, cos       1               2               f32: |x| < 2^40 (computed in f64); f64: |x| < 2^30; plain: |x| < 2^27
     rsqrt          1.5             1.5
