@@ -196,6 +196,8 @@ class Nests(Values):
         a_tile, b_tile = self.operand(node, s, 0, inner), self.operand(node, s, 1, inner)
         a_tile = a_tile if isinstance(a_tile, Tile) else self.map("a", a_tile, frozenset((shared.name,)))
         b_tile = b_tile if isinstance(b_tile, Tile) else self.map("b", b_tile, frozenset((shared.name,)))
+        if shared.name not in self.depends[a_tile.name] | self.depends[b_tile.name]:  # both are broadcast along it
+            b_tile = self.map("b", b_tile, frozenset((shared.name,)))
         names = (self.depends[a_tile.name] | self.depends[b_tile.name]) & used - {shared.name}
         for t, r in ((a_tile, s.reads[0]), (b_tile, s.reads[1])):
             if self.computed(node.inputs[r.operand]):

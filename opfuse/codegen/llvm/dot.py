@@ -74,9 +74,10 @@ class InnerLoops(Values):
             inner = self.plan.definitions[source.name]
             assert isinstance(inner, Load)
             value = self.v.convert(self.read(inner, shift, self.mask(j)), definition.out.dtype)
-        else:
-            assert isinstance(definition, Load)
+        elif isinstance(definition, Load):
             value = self.read(definition, shift, self.mask(j))
+        else:  # a single element, which a reduction left in a register
+            value = self.value(t, r, j)
         return self.v.convert(value, s.acc.dtype)
 
     def _gather_rows(self, s: Dot) -> None:

@@ -37,6 +37,8 @@ class Values(Memory):
         key = self.key(t, r, j)
         known = self.recall(key)
         if known is not None:
+            if known.lanes != self.v.lanes:  # a single element that an earlier pass, of another width, reduced to
+                known = self.v.splat(self.v.first(known), t.dtype)
             return known
         definition = self.plan.definitions[t.name]
         if t.name in self.plan.scratch and t.name not in self.pending:
