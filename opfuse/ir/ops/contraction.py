@@ -207,8 +207,8 @@ _CONV = Operator(
     _CONV_ATTRIBUTES,
     _conv_structure,
     _expand_bias,
-    lambda call: call.has(2),
-    _conv_flops,
+    needs_expansion=lambda call: call.has(2),
+    flops=_conv_flops,
     samples=(
         Sample(((2, 3, 7, 5), (4, 3, 3, 3)), _conv_attrs(2, pads=(1, 1, 1, 1))),
         Sample(((1, 3, 8, 9), (2, 3, 3, 2), (2,)), _conv_attrs(2, strides=(2, 3), pads=(1, 0, 0, 1))),

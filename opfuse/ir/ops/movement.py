@@ -379,8 +379,8 @@ _PAD = Operator(
     {"pads": REQUIRED, "mode": "constant", "value": 0},
     _pad_structure,
     _expand_pad,
-    lambda call: call["mode"] != "constant",
-    _zero_flops,
+    needs_expansion=lambda call: call["mode"] != "constant",
+    flops=_zero_flops,
     samples=(
         Sample(((2, 3),), {"pads": (1, 0, 0, 2), "value": 5.0}),
         Sample(((1, 4),), {"pads": (0, -1, 0, 1)}),
