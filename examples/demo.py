@@ -90,7 +90,7 @@ def main() -> int:
     feed = {"bytes": inputs[next(iter(inputs))]}
     with console.status("") as status:
         report = bench(path, feed, ("opfuse", "onnxruntime"), threads=threads, seconds=4, progress=status.update)
-    console.print(escape(report.text()), soft_wrap=True)
+    console.print(escape(report.text(console.width)), soft_wrap=True)
     return 0 if agreed and same else 1
 
 

@@ -29,7 +29,8 @@ USER_ERROR, INTERNAL_ERROR, WRONG_ANSWER, INTERRUPTED, BROKEN_PIPE = 2, 3, 1, 13
 
 app = typer.Typer(
     name="opfuse", help="Fuses the operators of ONNX models into native kernels, and says why.",
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
 Model = Annotated[Path, typer.Argument(help="an ONNX model", metavar="MODEL", show_default=False)]
@@ -76,9 +77,9 @@ def compile_command(
     threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None, no_fuse: NoFusions = None,
     strict: Strict = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
+    refuse_compiled(model, "it is compiled already", "compile the ONNX file")
     target = output or Path(model.with_suffix(".opf").name)
-    if target.suffix == ".onnx":
-        raise OptionError("--output", f"{target} looks like a model, and would be overwritten", "name it with .opf")
+    check_target(target)
     executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
     need_shapes(executable)
     explanation = executable.explain()
@@ -146,6 +147,7 @@ def verify_command(
     threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None, no_fuse: NoFusions = None,
     strict: Strict = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
+    refuse_compiled(model, "a compiled file holds no model to compare with", "verify the ONNX file")
     executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
     if data is None:
         need_shapes(executable)
@@ -169,6 +171,7 @@ def bench_command(
 ) -> None:  # fmt: skip
     from opfuse.report.bench import bench
 
+    refuse_compiled(model, "other runtimes cannot read a compiled file", "measure the ONNX file")
     rivals = [name.strip() for name in against.split(",") if name.strip()]
     count = threads or physical_cores()
     feeds = random_inputs(open_model(model, count, shape), seed)
@@ -180,7 +183,7 @@ def bench_command(
     if as_json:
         print_json(report.to_json())
     else:
-        write(report.text() + "\n")
+        print_parts(lambda width: [report.text(width)])
 
 
 @app.command("ops", help="Which operators and opsets are supported.")
@@ -195,7 +198,7 @@ def ops_command(as_json: AsJson = False) -> None:
         print_parts(lambda width: [operators_table(operators)])
 
 
-@app.command("doctor", help="Show the machine as the engine sees it, and the rates that it counts on.")
+@app.command("doctor", help="The machine as the engine sees it, and its measured rates.")
 def doctor_command(
     calibrate: Annotated[bool, typer.Option("--calibrate", help="measure the rates anew and keep them")] = False,
     threads: Threads = None, as_json: AsJson = False,
@@ -246,14 +249,31 @@ def open_model(
     return executable
 
 
+def refuse_compiled(model: Path, problem: str, way_out: str) -> None:
+    if model.suffix == ".opf" and model.is_file():
+        raise OptionError(str(model), problem, way_out)
+
+
+def check_target(target: Path) -> None:
+    """Before the work, what would fail or do harm after it."""
+    if target.suffix == ".onnx":
+        raise OptionError("--output", f"{target} looks like a model, and would be overwritten", "name it with .opf")
+    if target.is_dir():
+        raise OptionError("--output", f"{target} is a folder", f"name a file, as in {target / 'model.opf'}")
+    if not target.parent.is_dir():
+        raise OptionError("--output", f"there is no folder {target.parent}", "make it, or choose another place")
+
+
 def need_shapes(executable: Any) -> None:
     """Where nothing is compiled yet because dimensions are open, say which --shape options close them."""
     if executable.variants:
         return
     open_inputs = [i for i in executable.inputs if not i.optional and not all(isinstance(d, int) for d in i.shape)]
-    wanted = " ".join(f"--shape {i.name}={'x'.join(map(str, i.shape))}" for i in open_inputs)
-    names = ", ".join(executable.interface.symbols)
-    raise OptionError("--shape", f"the model leaves {names} open", f"give numbers for them: {wanted}")
+    declared = " and ".join(f"of {i.name} [{', '.join(map(str, i.shape))}]" for i in open_inputs)
+    blanks = {i.name: "x".join(str(d) if isinstance(d, int) else "?" for d in i.shape) for i in open_inputs}
+    wanted = " ".join(f"--shape {name}={blank}" for name, blank in blanks.items())
+    way_out = f"give it with a number in place of each \"?\": {wanted}"
+    raise OptionError("--shape", f"the model leaves the shape {declared} open", way_out)
 
 
 def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -266,7 +286,7 @@ def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise OptionError("--shape", f"{text!r} names no input", "write --shape NAME=1x3x224x224")
         wrong = [p for p in parts if not p.strip().isdecimal()]
         if wrong:
-            raise OptionError("--shape", f"{wrong[0].strip()!r} in {text!r} is no whole number",
+            raise OptionError("--shape", f"{wrong[0].strip()!r} in {text!r} is no whole number from 0",
                               "write --shape NAME=1x3x224x224")  # fmt: skip
         if name in shapes:
             raise OptionError("--shape", f"the shape of {name!r} is given twice")
@@ -425,7 +445,7 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 # ---- the program -----------------------------------------------------------------------------------------------------
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code. Errors are printed in one line, with --debug after their traceback."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in given
     given = [a for a in given if a != "--debug"]
     try:

@@ -155,6 +155,24 @@ def test_compile_never_writes_over_a_model(stub: list[Stub], model: Path, capsys
     assert model.read_bytes() == b"stub"
 
 
+def test_compile_says_before_the_work_where_it_cannot_write(
+    stub: list[Stub], model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "is a folder" in error_of(capsys, "compile", model, "-o", model.parent)
+    assert "there is no folder" in error_of(capsys, "compile", model, "-o", model.parent / "none" / "m.opf")
+    assert not stub
+
+
+@pytest.mark.parametrize("command", ["compile", "verify", "bench"])
+def test_commands_for_models_refuse_compiled_files(
+    stub: list[Stub], tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    path = tmp_path / "m.opf"
+    path.write_bytes(b"x")
+    said = error_of(capsys, command, path)
+    assert "m.opf: " in said and "the ONNX file" in said and not stub
+
+
 def test_json_is_pure(stub: list[Stub], model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = model.with_suffix(".opf")
     for line in (["compile", str(model), "-o", str(out)], ["explain", str(model)], ["verify", str(model)]):

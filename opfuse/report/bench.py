@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from opfuse.report.processes import Contender, ContenderFailed, Process
+from opfuse.report.render import WIDEST, size
 from opfuse.report.render import seconds as time_text
-from opfuse.report.render import size
 from opfuse.runtime.cache import default_directory
 from opfuse.target import host
 from opfuse.tune.calibrate import rates_for, store_rates
@@ -85,8 +85,8 @@ class BenchReport:
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self), "shapes": {k: list(v) for k, v in self.shapes.items()}}
 
-    def text(self) -> str:
-        return as_text(self)
+    def text(self, width: int = WIDEST) -> str:
+        return as_text(self, width)
 
 
 def bench(
@@ -224,7 +224,8 @@ def compare(names: Sequence[str], rounds: Sequence[Round]) -> tuple[Comparison, 
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
-def as_text(report: BenchReport) -> str:
+def as_text(report: BenchReport, width: int) -> str:
+    """A row for each runtime; a column for each where rows are too wide."""
     shapes = ", ".join(f"{k} {'x'.join(map(str, v)) or 'scalar'}" for k, v in report.shapes.items())
     threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
     head = f"{report.model}: {threads}, {report.precision}, {shapes}"
@@ -239,10 +240,16 @@ def as_text(report: BenchReport) -> str:
             time_text(t.compile_s), size(t.memory_bytes or 0),
             "reference" if t.name == report.reference else f"{t.difference:.1e}" if t.difference is not None else "-",
         ))  # fmt: skip
-    widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows]
+    lines = _aligned(rows)
+    if max(map(len, lines)) > width:
+        lines = _aligned(list(zip(*rows, strict=True)))
     failed = [f"{t.name}: not measured: {t.error}" for t in report.timings if t.error]
     return "\n".join([head, *lines, *failed])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in rows]
 
 
 __all__ = ["BenchReport", "Comparison", "Contender", "ContenderFailed", "Timing", "bench"]

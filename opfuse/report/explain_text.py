@@ -61,7 +61,10 @@ def _before_after(numbers: Mapping[str, int]) -> str:
     if not {"fused", "unfused"} <= set(numbers):
         return "-"
     fused, unfused = numbers["fused"], numbers["unfused"]
-    return f"{size(fused)} instead of {size(unfused)} unfused ({ratio(unfused, fused)} less)"
+    compared = f"{ratio(fused, unfused)} more" if fused > unfused else f"{ratio(unfused, fused)} less"
+    if size(fused) == size(unfused):
+        compared = "no change"
+    return f"{size(fused)} instead of {size(unfused)} unfused ({compared})"
 
 
 def _rewrites(e: Explanation) -> list[RenderableType]:

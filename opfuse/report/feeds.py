@@ -259,7 +259,11 @@ def load_npy(path: Path) -> np.ndarray:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise OptionError(str(path), "there is no such file") from None
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except ValueError as error:
+        pickled = "pickle" in str(error)  # what NumPy says of any file that is no array
+        said = "it is no .npy file of numbers" if pickled else f"it is not a readable .npy file: {error}"
+        raise OptionError(str(path), said, "write it with numpy.save") from None
+    except (OSError, EOFError, BadZipFile) as error:
         raise OptionError(str(path), f"it is not a readable .npy file: {error}") from None
     if not isinstance(loaded, np.ndarray):
         raise OptionError(str(path), "it is an archive of arrays (.npz), where one array is wanted")

@@ -156,11 +156,13 @@ class Report:
         return text
 
     def _outputs(self, width: int) -> list[RenderableType]:
-        name = max(8, min(28, width - 72))
+        shown = self._shown_outputs()
+        feed = min(18, max((len(c.feed) for c in shown), default=0))
+        name = max(8, min(28, width - 50 - feed))
         rows = [
-            (shorten(c.output, name), shorten(c.feed, 18), _error(c.errors.max), _error(c.errors.p99),
+            (shorten(c.output, name), shorten(c.feed, feed), _error(c.errors.max), _error(c.errors.p99),
              _error(c.errors.p50), _error(c.oracle_error), _error(c.allowed), _mark(c.errors))
-            for c in self._shown_outputs()
+            for c in shown
         ]  # fmt: skip
         columns = ("output", "feed", "max", "p99", "p50", "unfused", "allowed", "")
         some = "" if len(rows) == len(self.outputs) else f": the worst {len(rows)} of {len(self.outputs)}"
@@ -189,7 +191,8 @@ class Report:
         room = width - sum(2 + max(len(head), *(len(row[k]) for row in cells)) for k, head in enumerate(columns))
         nodes = [[n.removeprefix(prefix) for n in c.nodes] for c in shown]
         rows = [(*row, names_in(names, max(12, room))) for row, names in zip(cells, nodes, strict=True)]
-        some = "" if len(shown) == len(ordered) else f": {len(shown)} of {len(ordered)}, nearest to their bounds"
+        few = f": {len(shown)} of their {plural(len(ordered), 'output')}, nearest to their bounds"
+        some = "" if len(shown) == len(ordered) else few
         return [title(f"Regions{some}"), table((*columns, "nodes"), rows, right=columns[2:5])]
 
 

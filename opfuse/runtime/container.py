@@ -67,7 +67,8 @@ def write_container(path: Path, parts: Mapping[str, Any], facts: Mapping[str, An
     try:
         write_atomically(path, _chunks(head + index, list(arrays.values())))
     except OSError as error:
-        raise _wrong(path, f"cannot be written: {error}", "artifact-write", "choose another place") from error
+        why = error.strerror or error
+        raise _wrong(path, f"cannot be written: {why}", "artifact-write", "choose another place") from error
 
 
 def _chunks(head: bytes, arrays: list[np.ndarray]) -> Iterator[Any]:

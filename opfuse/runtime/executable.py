@@ -131,14 +131,14 @@ class Executable:
         if isinstance(feeds, Mapping):
             return feeds
         name = self._names[0] if self._names else "-"
-        problem = f"a {type(feeds).__name__} is given where input names belong to the arrays"
+        problem = f"an object of type {type(feeds).__name__} is given where input names belong to the arrays"
         raise InputError(name, problem, f"call it with {name}=array, or use run([...])", code="input-type")
 
     def run(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """Outputs in order, for inputs in order; inputs with a default may be left out (all of them) or be None."""
         if not isinstance(arrays, Sequence):
             name = self._names[0] if self._names else "-"
-            raise InputError(name, f"run takes a list of arrays, not a {type(arrays).__name__}", code="input-type")
+            raise InputError(name, f"run takes a list of arrays, not {type(arrays).__name__}", code="input-type")
         if self._only is not None:
             return self._only.run(arrays)
         names = self._required if len(arrays) == len(self._required) else self._names

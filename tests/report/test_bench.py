@@ -70,6 +70,7 @@ def test_times_ratios_and_differences(tmp_path: Path, model: Path) -> None:
     assert any("block 6 of 6" in s for s in said)
     text = report.text()
     assert "2 threads, fp32, odd:name / with.signs 2x3" in text and "quick 1.2" in text and "reference" in text
+    assert max(map(len, report.text(80).splitlines())) <= 80 < max(map(len, text.splitlines()))
     data = json.loads(json.dumps(report.to_json()))
     assert data["schema"] == 1 and data["shapes"] == {"odd:name / with.signs": [2, 3]}
     assert {t["name"] for t in data["timings"]} == {"quick", "slow"}
