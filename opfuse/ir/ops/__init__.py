@@ -14,6 +14,7 @@ from opfuse.ir.ops.definition import Call, Kind, Operator, OperatorError, Sample
 if TYPE_CHECKING:
     from opfuse.ir.dims import Dim
     from opfuse.ir.graph import Graph, Node
+    from opfuse.ir.scan import Scan
     from opfuse.ir.structure import Structure
     from opfuse.ir.types import TensorType
 
@@ -28,6 +29,7 @@ __all__ = [
     "get",
     "infer",
     "operators",
+    "scan_of",
     "structure_of",
 ]
 
@@ -35,10 +37,22 @@ __all__ = [
 @cache
 def operators() -> Mapping[str, Operator]:
     """Every operator by name. ValueError where two families define one name."""
-    from opfuse.ir.ops import activation, contraction, elementwise, indexing, movement, normalisation, reduction, window
+    from opfuse.ir.ops import (
+        activation,
+        contraction,
+        elementwise,
+        indexing,
+        movement,
+        normalisation,
+        recurrent,
+        recurrent_steps,
+        reduction,
+        window,
+    )
 
     table: dict[str, Operator] = {}
-    for family in (elementwise, activation, reduction, contraction, window, movement, indexing, normalisation):
+    for family in (elementwise, activation, reduction, contraction, window, movement, indexing, normalisation,
+                   recurrent, recurrent_steps):  # fmt: skip
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")
@@ -78,6 +92,12 @@ def structure_of(graph: Graph, node: Node) -> Structure | None:
     if operator.structure is None or operator.expands(call):
         return None
     return operator.structure(call)
+
+
+def scan_of(graph: Graph, node: Node) -> Scan | None:
+    """The steps of a recurrence; None for every other operator."""
+    operator = get(node.op)
+    return operator.scan(call_of(graph, node)) if operator.scan is not None else None
 
 
 def flops_of(graph: Graph, node: Node) -> Dim:

@@ -18,6 +18,7 @@ import numpy as np
 
 from opfuse.ir.dims import Dim
 from opfuse.ir.graph import Attributes, Node
+from opfuse.ir.scan import Scan
 from opfuse.ir.structure import Structure
 from opfuse.ir.types import TensorType
 
@@ -100,6 +101,7 @@ class Operator:
     needs_expansion: Callable[[Call], bool] | None = (
         None  # where both stand: this call is `expand`ed, it has no structure
     )
+    scan: Callable[[Call], Scan] | None = None  # of a recurrence: its steps along time, in place of a structure
     flops: Callable[[Call], Dim] | None = None  # None: one for each output element and scalar function
     outputs: int | Callable[[Attributes], int] = 1
     random: bool = False  # two calls differ: never merged, never folded
@@ -112,6 +114,8 @@ class Operator:
         `needs_expansion` says.
         """
         if self.expand is None:
+            return False
+        if self.scan is not None:
             return False
         return self.structure is None or (self.needs_expansion is not None and self.needs_expansion(call))
 
