@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from opfuse.decision import Decision, Ledger, Refusal
-from opfuse.fuse.legality import Partition, merge_refusal
+from opfuse.fuse.legality import Partition, join_refusal
 from opfuse.fuse.provider import Claim, Cost, Provider
 from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph, Node, user_names
@@ -108,23 +108,20 @@ class Grouping:
             self.try_join(producer, bridge, group)
 
     def producers(self, group: int) -> list[tuple[int, tuple[int, ...]]]:
-        """(producer group, the view groups between) for everything that the group reads."""
-        out: list[tuple[int, tuple[int, ...]]] = []
+        """(producer group, all the view groups between) for everything that the group reads."""
+        bridges: dict[int, list[int]] = {}
         for p in self.partition.predecessors[group]:
             if not self.is_view_group(p):
-                out.append((p, ()))
+                bridges.setdefault(p, [])
                 continue
             for behind in self.partition.predecessors[p]:
                 if not self.is_view_group(behind):
-                    out.append((behind, (p,)))
-        return out
+                    bridges.setdefault(behind, []).append(p)
+        return [(producer, tuple(sorted(views))) for producer, views in bridges.items()]
 
     def try_join(self, producer: int, bridge: tuple[int, ...], consumer: int) -> Decision | None:
         parts = (producer, *bridge, consumer)
-        for first, second in zip(parts, parts[1:], strict=False):
-            if merge_refusal(self.partition, first, second) is not None:
-                return None
-        if bridge and self.partition.outside_path(producer, consumer) not in (None, list(bridge)):
+        if join_refusal(self.partition, parts) is not None:
             return None
         names = self.ordered(parts)
         answer = self.claim(names)
@@ -183,13 +180,9 @@ class Grouping:
         disabled = "all" in self.options.disabled_fusions
         if disabled:
             return "disabled", "fusion is switched off (--no-fuse)", {}
-        for first, second in zip(parts, parts[1:], strict=False):
-            refusal = merge_refusal(self.partition, first, second)
-            if refusal is not None:
-                return refusal.code, refusal.text, dict(refusal.facts)
-        path = self.partition.outside_path(producer, consumer)
-        if path is not None and set(path) - set(bridge):
-            return "cycle", "another kernel lies between: it reads the first and is read by the second", {}
+        refusal = join_refusal(self.partition, parts)
+        if refusal is not None:
+            return refusal.code, refusal.text, dict(refusal.facts)
         answer = self.claim(self.ordered(parts))
         if isinstance(answer, Refusal):
             return answer.code, answer.text, dict(answer.facts)

@@ -1,10 +1,12 @@
 """What may stand in one region, before any provider is asked: effects, and no way out and back in.
 
 partition = Partition(graph)
-merge_refusal(partition, a, b)     # Refusal("cycle", ...) or None
+join_refusal(partition, (a, b))    # Refusal("cycle", ...) or None
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph, Node
@@ -28,13 +30,15 @@ class Partition:
                     self.successors[self.group_of[producer.name]].add(self.group_of[node.name])
                     self.predecessors[self.group_of[node.name]].add(self.group_of[producer.name])
 
-    def outside_path(self, first: int, second: int) -> list[int] | None:
-        """Groups on a path from `first` to `second` through a third: joining the two would close a cycle."""
-        seen, stack = set(), [(s, [s]) for s in self.successors[first] if s != second]
+    def outside_path(self, groups: Iterable[int]) -> list[int] | None:
+        """Other groups on a path that leaves these and comes back: joining them would close a cycle."""
+        inside = set(groups)
+        stack = [(s, [s]) for g in inside for s in self.successors[g] if s not in inside]
+        seen = {s for s, _ in stack}
         while stack:
             group, path = stack.pop()
             for following in self.successors[group]:
-                if following == second:
+                if following in inside:
                     return path
                 if following not in seen:
                     seen.add(following)
@@ -60,14 +64,15 @@ class Partition:
         return self._positions[name]
 
 
-def merge_refusal(partition: Partition, first: int, second: int) -> Refusal | None:
-    """Why two groups may not become one for the graph's sake; None where nothing stands against it."""
-    for group in (first, second):
+def join_refusal(partition: Partition, groups: Iterable[int]) -> Refusal | None:
+    """Why some groups may not become one for the graph's sake; None where nothing stands against it."""
+    groups = tuple(groups)
+    for group in groups:
         for name in partition.members[group]:
             refusal = node_refusal(partition.graph.nodes[name])
             if refusal is not None:
                 return refusal
-    path = partition.outside_path(first, second)
+    path = partition.outside_path(groups)
     if path is not None:
         between = [name for g in path for name in partition.members[g]]
         return Refusal("cycle", "another kernel lies between: it reads the first and is read by the second",

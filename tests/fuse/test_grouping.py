@@ -9,7 +9,7 @@ import pytest
 
 from opfuse.decision import Ledger
 from opfuse.fuse.grouping import Group, group, is_view, kernel_decision
-from opfuse.fuse.legality import Partition, merge_refusal
+from opfuse.fuse.legality import Partition, join_refusal
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
@@ -102,10 +102,10 @@ def test_a_join_that_would_close_a_cycle_is_refused() -> None:
     b = g.emit("softmax", [a], {"axis": 1}, name="b")
     g.set_outputs({"c": g.emit("add", [a, b], name="c")})
     p = Partition(g)
-    refusal = merge_refusal(p, p.group_of["a"], p.group_of["c"])
+    refusal = join_refusal(p, (p.group_of["a"], p.group_of["c"]))
     assert refusal is not None and refusal.code == "cycle" and refusal.facts["path"] == ["b"]
     first = p.merge(p.group_of["a"], p.group_of["b"])
-    assert merge_refusal(p, first, p.group_of["c"]) is None
+    assert join_refusal(p, (first, p.group_of["c"])) is None
 
 
 def attention(g: Graph) -> None:

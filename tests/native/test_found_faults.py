@@ -101,10 +101,17 @@ def scores_of_a_broadcast(g: Graph) -> str:
     return g.emit("matmul", [x, g.emit("transpose", [x], {"perm": (0, 2, 1)})])
 
 
+def two_views_between(g: Graph) -> str:
+    """Two reshapes of one sum meet again in a product."""
+    s = g.emit("reduce_sum", [g.emit("relu", [given(g, "x", (7, 7, 2))])], {"axes": (1,)})
+    a, b = (g.emit("reshape", [s], {"shape": shape}) for shape in ((1, 7, 1, 2), (1, 7, 2, 1)))
+    return g.emit("matmul", [a, b])
+
+
 GRAPHS: tuple[Build, ...] = (
     gathered_along_the_sum, gathered_on_both_sides, counting_down_under_a_pad, one_element_under_a_pad, padded_number,
     names_that_count_on, widths_from_pass_to_pass, nothing_to_multiply, nothing_to_sum, no_columns,
-    no_rows_with_a_border, scores_of_a_broadcast,
+    no_rows_with_a_border, scores_of_a_broadcast, two_views_between,
 )  # fmt: skip
 
 
