@@ -198,7 +198,7 @@ def _lstm_equations(attrs: Any, functions: Any, x: Any, weights: Any, bias: Any,
     it = activated_array(f, i, clip)
     ft = 1 - it if attrs["input_forget"] else activated_array(f, forget, clip)
     ct = ft * c + it * activated_array(g, new, clip)
-    return [activated_array(f, o, clip) * activated_array(last, ct, clip), ct]
+    return [activated_array(f, o, clip) * activated_array(last, ct, None), ct]
 
 
 def _gru_equations(attrs: Any, functions: Any, x: Any, weights: Any, bias: Any, state: Any) -> list[Any]:

@@ -6,7 +6,8 @@
 
 One direction each; `reverse` goes from the last step to the first and puts every result where its input stood. r is
 [gates, H (of the state), H]; y is [T, B, H], y_h and y_c are [B, H]. A row of the batch stands still, and gives zeros,
-from its length on. Types are float32 or float64: whoever has half precision widens first.
+from its length on. A clip bounds what goes into the gates, and not the cell on its way out (as ONNX Runtime has it; the
+specification leaves it open). Types are float32 or float64: whoever has half precision widens first.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _lstm(call: Call) -> Scan:
     forget = _one_minus(into) if call["input_forget"] else activated(f, sums[2], clip)
     new = apply("add", apply("mul", s.b.value(forget), c), apply("mul", into, activated(g, sums[3], clip)))
     cell = s.b.value(new)
-    state = s.b.value(apply("mul", out, activated(last, cell, clip)))
+    state = s.b.value(apply("mul", out, activated(last, cell, None)))
     s.b.follow(c, s.kept(cell, c))
     s.b.follow(h, s.kept(state, h))
     return s.build(state, (h, c))
@@ -188,7 +189,7 @@ def _lstm_array(attrs: Any, gates: Any, r: Any, lengths: Any = None, h0: Any = N
         i = activated_array(f, i, clip)
         forget = 1 - i if attrs["input_forget"] else activated_array(f, forget, clip)
         c = forget * c + i * activated_array(g, new, clip)
-        h = activated_array(f, o, clip) * activated_array(last, c, clip)
+        h = activated_array(f, o, clip) * activated_array(last, c, None)
         return h, (h, c)
 
     return _walk(gates, lengths, (h0, c0), attrs["reverse"], hidden, step)

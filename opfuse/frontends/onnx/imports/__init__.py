@@ -28,13 +28,15 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         indexing,
         movement,
         normalisation,
+        recurrent,
         reduction,
         resize,
         window,
     )
 
     rows: dict[tuple[str, str, int], Import] = {}
-    for family in (elementwise, reduction, contraction, window, movement, indexing, normalisation, resize):
+    for family in (elementwise, reduction, contraction, window, movement, indexing, normalisation, resize,
+                   recurrent):  # fmt: skip
         for entry in family.IMPORTS:
             for version in entry.since:
                 if rows.setdefault((entry.domain, entry.op, version), entry) is not entry:
