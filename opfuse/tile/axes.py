@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from opfuse.ir.dims import Dim
-from opfuse.ir.index import AxisTerm, Gathered, Index
+from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder
 from opfuse.ir.scalar import Scalar, substitute
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import (
@@ -24,6 +24,7 @@ from opfuse.tile.program import (
     Phase,
     Program,
     Reduce,
+    Rename,
     Statement,
     Store,
     Tile,
@@ -59,6 +60,9 @@ def map_program(
                 return Reduce(tile(s.out), s.combine, tile(s.tile), axes(s.over))
             case Dot():
                 return replace(s, out=tile(s.out), acc=tile(s.acc), a=tile(s.a), b=tile(s.b), over=axes((s.over,))[0])
+            case Rename():
+                old, new = axes((s.old,))[0], axes((s.new,))[0]
+                return Rename(tile(s.out), tile(s.tile), old, new)
             case Loop():
                 carries = tuple(Carry(tile(c.tile), scalar(c.init), tile(c.next)) for c in s.carries)
                 return replace(s, axis=axes((s.axis,))[0], carries=carries, body=tuple(statement(b) for b in s.body))
@@ -114,13 +118,20 @@ def _plain(i: Index) -> str | None:
             return None
 
 
+def _parts(i: Index) -> list[tuple[str, str]]:
+    """Pairs of axes in one index that may be the parts of one axis."""
+    names = [t.name for t, _ in i.terms if isinstance(t, AxisTerm)]
+    return [(p, q) for p in names for q in names if p != q] if len(names) > 1 else []
+
+
 def _mergeable(program: Program) -> tuple[Axis, Axis] | None:
     phase = next(program.flat_phases())
     by_name = {a.name: a for a in (*phase.grid, *shape_axes(phase.body))}
     candidates: dict[tuple[str, str], None] = {}
     for _, index, _ in accesses(program):
-        for first, second in zip(index, index[1:], strict=False):
-            p, q = _plain(first), _plain(second)
+        pairs = [(_plain(first), _plain(second)) for first, second in zip(index, index[1:], strict=False)]
+        pairs += [pair for i in index for pair in _parts(i)]
+        for p, q in pairs:
             if p is not None and q is not None and p in by_name and q in by_name:
                 candidates[p, q] = None
     for p, q in candidates:
@@ -137,7 +148,7 @@ def _may_merge(program: Program, phase: Phase, p: Axis, q: Axis) -> bool:
     shapes: dict[str, int | None] = {}
     for buffer, index, _ in accesses(program):
         where = _place(buffer, index, p, q)
-        if where == -1 or (buffer.name in shapes and shapes[buffer.name] != where):
+        if where == NOWHERE or (buffer.name in shapes and shapes[buffer.name] != where):
             return False
         shapes[buffer.name] = where
     for s in statements(phase.body):
@@ -146,6 +157,8 @@ def _may_merge(program: Program, phase: Phase, p: Axis, q: Axis) -> bool:
         if isinstance(s, Reduce) and (p in s.over) != (q in s.over):
             return False
         if isinstance(s, Dot) and s.over in (p, q):
+            return False
+        if isinstance(s, Rename) and {s.old, s.new} & {p, q}:
             return False
         if isinstance(s, Loop):
             bounds = [i for i in (s.start, s.stop) if i is not None]
@@ -160,21 +173,34 @@ def _tiles(s: Statement) -> tuple[Tile, ...]:
     return (*made(s), *read(s))
 
 
+NOWHERE = -1
+
+
 def _place(buffer: Buffer, index: tuple[Index, ...], p: Axis, q: Axis) -> int | None:
-    """The dimension of p, followed by q; None where neither stands in the index; -1 where they cannot merge here."""
+    """The dimension of p, followed by q; None where neither stands in the index; NOWHERE where they cannot merge here.
+
+    Parts of one axis in one dimension d (.. + p*extent(q)*c + q*c) give `-2 - d`.
+    """
     mentioned = {n for i in index for n in i.axes} & {p.name, q.name}
     if not mentioned:
         return None
+    holders = [d for d, i in enumerate(index) if mentioned & i.axes]
+    if len(holders) == 1 and len(mentioned) == 2:
+        i = index[holders[0]]
+        c = i.coefficient(q.name)
+        parts = c != 0 and i.coefficient(p.name) == c * q.extent
+        inside = [t for t, _ in i.terms if isinstance(t, (Quotient, Remainder)) and mentioned & t.numerator.axes]
+        return -2 - holders[0] if parts and not inside else NOWHERE
     if any(isinstance(t, Gathered) for i in index for t, _ in i.terms) and buffer.strides is not None:
-        return -1
+        return NOWHERE
     for d in range(len(index) - 1):
         if _plain(index[d]) == p.name and _plain(index[d + 1]) == q.name:
             others = {n for k, i in enumerate(index) if k not in (d, d + 1) for n in i.axes}
             if others & {p.name, q.name} or buffer.shape[d] != p.extent or buffer.shape[d + 1] != q.extent:
-                return -1
+                return NOWHERE
             strides = buffer.element_strides
-            return d if strides[d] == strides[d + 1] * q.extent else -1
-    return -1
+            return d if strides[d] == strides[d + 1] * q.extent else NOWHERE
+    return NOWHERE
 
 
 def _merge(program: Program, p: Axis, q: Axis) -> Program:
@@ -186,11 +212,17 @@ def _merge(program: Program, p: Axis, q: Axis) -> Program:
 
     def access(b: Buffer, index: tuple[Index, ...]) -> tuple[Index, ...]:
         d = places[b.name]
-        return index if d is None else (*index[:d], merged.index, *index[d + 2 :])
+        if d is None:
+            return index
+        if d < 0:  # parts of one axis
+            c = index[-2 - d].coefficient(q.name)
+            joined = index[-2 - d] - p.index * (c * q.extent) - q.index * c + merged.index * c
+            return (*index[: -2 - d], joined, *index[-1 - d :])
+        return (*index[:d], merged.index, *index[d + 2 :])
 
     def buffer(b: Buffer) -> Buffer:
         d = places.get(b.name)
-        if d is None:
+        if d is None or d < 0:
             return b
         shape = (*b.shape[:d], merged.extent, *b.shape[d + 2 :])
         strides = (*b.strides[:d], b.strides[d + 1], *b.strides[d + 2 :]) if b.strides is not None else None

@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opfuse.decision import Refusal
-from opfuse.ir.dims import Dim, floordiv
+from opfuse.ir.dims import Dim, product
 from opfuse.ir.graph import Graph, user_names
-from opfuse.ir.index import Index, Quotient, axis
-from opfuse.ir.ops import structure_of
+from opfuse.ir.index import Index
 from opfuse.ir.scalar import Scalar
 from opfuse.tile.axes import merge_axes, order_axes
 from opfuse.tile.expand import expand_composites
 from opfuse.tile.nests import Nests
 from opfuse.tile.program import Buffer, Phase, Program, Store, Tile
+from opfuse.tile.splits import root_parts
 from opfuse.tile.walk import Refused
 
 
@@ -85,46 +85,17 @@ class _Lowering(Nests):
         return [v for v in values if size(v) == largest][-1]
 
     def root_index(self, value: str) -> tuple[Index, ...]:
-        """One axis for each dimension; channels of a grouped convolution are split into group and place in it."""
+        """An axis for each dimension, or several where what is read upstream parts it (groups, reshapes, repeats)."""
         index = []
-        for d, extent in enumerate(self.graph.types[value].shape):
-            groups = self.group_split(value, d)
-            if extent == 1:
-                index.append(Index())
-            elif groups is not None:
-                count, each = groups
-                g, c = self.fresh_axis(f"g{d}", count), self.fresh_axis(f"i{d}", each)
-                self.root += [g, c]
-                index.append(g.index * each + c.index)
-            else:
-                a = self.fresh_axis(f"i{d}", extent)
-                self.root.append(a)
-                index.append(a.index)
+        for d, parts in enumerate(root_parts(self.graph, value)):
+            at = Index()
+            for k, extent in enumerate(parts):
+                if extent != 1:
+                    a = self.fresh_axis(f"i{d}" if k == len(parts) - 1 else f"{'gho'[k]}{d}", extent)
+                    self.root.append(a)
+                    at = at + a.index * product(parts[k + 1 :])
+            index.append(at)
         return tuple(index)
-
-    def group_split(self, value: str, dimension: int) -> tuple[Dim, Dim] | None:
-        """(groups, channels a group) where a contraction upstream reads through a quotient of this dimension."""
-        node = self.graph.producer(value)
-        while node is not None:
-            structure = structure_of(self.graph, node)
-            if structure is None or len(structure.axes) <= dimension:
-                return None
-            if structure.is_contraction:
-                name = structure.axes[dimension].name
-                for read in structure.reads:
-                    for i in read.index:
-                        for term, _ in i.terms:
-                            if isinstance(term, Quotient) and term.numerator == axis(name) and structure.reduce_axes:
-                                extent = structure.axes[dimension].extent
-                                if term.divisor == extent:
-                                    return None
-                                return floordiv(extent, term.divisor), term.divisor
-                return None
-            if structure.reduce_axes:
-                return None
-            same = [n for n in node.reads if self.graph.types[n].shape == self.graph.types[value].shape]
-            node = next((p for n in same if (p := self.graph.producer(n)) is not None), None)
-        return None
 
     def other_output(self, value: str, root_index: tuple[Index, ...]) -> tuple[str, tuple[Index, ...], Scalar]:
         """A second output: made on the way, at an index that covers it exactly, or over the root's own axes."""

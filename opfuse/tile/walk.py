@@ -279,10 +279,15 @@ class Values:
         )
 
     def index_extent(self, i: Index) -> Dim | None:
-        match i.terms:
-            case ((AxisTerm(name), 1),) if i.const == 0:
-                return self.extents[name]
-            case ((AxisTerm(g), each), (AxisTerm(c), 1)) if i.const == 0 and self.extents[c] == each:
-                return self.extents[g] * each
-            case _:
+        """The extent of an index that walks a dimension from 0 in steps of one: an axis, or the parts of one."""
+        if i.const != 0 or not i.terms:
+            return None
+        walked: Dim = 1
+        left = dict(i.terms)
+        while left:  # the axis whose neighbours are as far apart as what is walked already
+            term = next((t for t, c in left.items() if c == walked and isinstance(t, AxisTerm)), None)
+            if not isinstance(term, AxisTerm):
                 return None
+            walked = walked * self.extents[term.name]
+            del left[term]
+        return walked

@@ -230,7 +230,7 @@ def test_symbolic_inference_agrees_after_binding(operator: Operator, sample: Sam
 
 
 def _is_weight(operator: Operator, k: int, sample: Sample) -> bool:
-    return operator.name in ("conv", "conv_transpose") and k > 0
+    return operator.name in ("conv", "conv_transpose", "resample") and k > 0
 
 
 # ---- the table itself ------------------------------------------------------------------------------------------------
@@ -313,6 +313,8 @@ def test_the_table_is_complete() -> None:
         "concat",
         "pad",
         "tile",
+        "repeat",
+        "resample",
         "gather",
         "gather_elements",
         "gather_nd",

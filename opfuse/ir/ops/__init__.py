@@ -47,12 +47,13 @@ def operators() -> Mapping[str, Operator]:
         recurrent,
         recurrent_steps,
         reduction,
+        resampling,
         window,
     )
 
     table: dict[str, Operator] = {}
     for family in (elementwise, activation, reduction, contraction, window, movement, indexing, normalisation,
-                   recurrent, recurrent_steps):  # fmt: skip
+                   recurrent, recurrent_steps, resampling):  # fmt: skip
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")

@@ -17,6 +17,7 @@ from opfuse.rewrite.rules import (
     arithmetic,
     broadcasting,
     constants,
+    conv_transpose,
     embedding,
     layout,
     linear,
@@ -36,7 +37,7 @@ class Pass:
 SIMPLIFY = (*constants.RULES, *movement.RULES, *arithmetic.RULES, *broadcasting.RULES)
 CANONICAL = (*activation.RULES, *normalisation.RULES, *embedding.RULES)
 LINEAR = (*arithmetic.SCALING, *linear.RULES, *padding.RULES)
-LAYOUT = (*layout.RULES, *transposes.RULES)
+LAYOUT = (*layout.RULES, *conv_transpose.RULES, *transposes.RULES)
 
 PASSES = (
     Pass("simplify", SIMPLIFY),

@@ -23,7 +23,7 @@ from opfuse.rewrite.rules.broadcasting import ELEMENTWISE, REDUCTIONS
 
 x, rows = Var("x"), Constant("rows")
 SOFTMAXES = ("softmax", "log_softmax")
-MOVEMENTS = ("pad", "slice")
+MOVEMENTS = ("pad", "slice", "repeat", "resample")
 WINDOWS = ("conv", "max_pool", "avg_pool", "batch_norm", "instance_norm")
 Perm = tuple[int, ...]
 
@@ -249,6 +249,38 @@ def transpose_through_slice(m: Match, to: Draft) -> str:
     return to.transpose(to.emit("slice", m["x"], of=m.root, **moved), perm, of=m.nodes["transpose"])
 
 
+@rule("exact", op("repeat", _transposed, name="f"), when=(_readers_pass,), cases=(
+    Case({"x": (2, 4, 5, 3)}, _turn(repeats=(1, 1, 2, 3))),
+))  # fmt: skip
+def transpose_through_repeat(m: Match, to: Draft) -> str:
+    """repeat(transpose(x)) -> transpose(repeat(x))"""
+    perm = m.nodes["transpose"].attrs["perm"]
+    repeats = tuple(m.root.attrs["repeats"][k] for k in inverse(perm))
+    return to.transpose(to.emit("repeat", m["x"], of=m.root, repeats=repeats), perm, of=m.nodes["transpose"])
+
+
+def _resampled(g: Graph) -> list[str]:
+    places = g.add_constant(np.array([[0, 1, 3], [1, 2, 3]]))
+    weights = g.add_constant(np.array([[1, 0.5, 0.25], [0, 0.5, 0.75]], np.float32))
+    return [g.emit("resample", [_turned(g, "a", 2, 4, 5, 3), places, weights], {"axes": (2,)})]
+
+
+@rule("exact", any_node("resample", "f", reading="transpose"), cases=(Case(build=_resampled),))
+def transpose_through_resample(m: Match, to: Draft) -> str | Refusal:
+    """resample(transpose(x), tables, axes) -> transpose(resample(x, tables, perm[axes]))"""
+    first, *tables = m.root.inputs
+    perm = perm_of(m.graph, first)
+    if perm is None:
+        return Refusal("no-transpose", "the operand is not transposed")
+    no = all_readers_pass(m.graph, str(first), perm)
+    if no is not None:
+        return no
+    maker = m.graph.producer(str(first))
+    assert maker is not None
+    axes = tuple(perm[a] for a in m.root.attrs["axes"])
+    return to.transpose(to.emit("resample", maker.inputs[0], *tables, of=m.root, axes=axes), perm, of=maker)
+
+
 # ---- reshapes --------------------------------------------------------------------------------------------------------
 def merged_axes(shape: Sequence[Dim], result: Sequence[Dim]) -> list[list[int]] | Refusal:
     """For each axis of the result the axes of the shape that it merges, in order; those of extent 1 are left out."""
@@ -337,5 +369,6 @@ def transpose_into_rows(m: Match, to: Draft) -> str | Refusal:
 
 RULES: tuple[Rule, ...] = (
     transpose_through_elementwise, transpose_through_concat, transpose_through_reduction, transpose_through_softmax,
-    transpose_through_pad, transpose_through_slice, transpose_into_rows, transpose_through_reshape,
+    transpose_through_pad, transpose_through_slice, transpose_through_repeat, transpose_through_resample,
+    transpose_into_rows, transpose_through_reshape,
 )  # fmt: skip

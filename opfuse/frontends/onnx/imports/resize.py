@@ -1,6 +1,6 @@
 """Resize by nearest neighbour: whole factors repeat elements, other factors gather at constant places.
 
-    Resize(x [N, C, H, W], scales=[1, 1, 2, 2])   -> reshape to [N, C, H, 1, W, 1], expand to [.., H, 2, W, 2], reshape
+    Resize(x [N, C, H, W], scales=[1, 1, 2, 2])   -> repeat(x, repeats=(1, 1, 2, 2))
     Resize(x [1, 1, 20], sizes=[1, 1, 6])         -> gather(x, [1, 5, 8, 11, 15, 18], axis=2)
 
 A whole factor works for symbolic extents too. Places are exact fractions: a source of 14.5 is not 14.499999.
@@ -75,19 +75,11 @@ def _nearest(call: Call, x: str, axes: Sequence[Stretch], mode: str, rounding: s
     )
     factors = [s.repeats if repeating else None for s in axes]
     if any(f is not None and f > 1 for f in factors):
-        x = _repeat(call, x, [f or 1 for f in factors])
+        x = call.emit("repeat", [x], repeats=tuple(f or 1 for f in factors))
     for axis, (stretch, factor) in enumerate(zip(axes, factors, strict=True)):
         if factor is None and stretch.size != stretch.extent:
             x = _gather(call, x, axis, stretch, mode, rounding)
     return x
-
-
-def _repeat(call: Call, x: str, factors: Sequence[int]) -> str:
-    shape = call.shape(x)
-    split = [e for d, f in zip(shape, factors, strict=True) for e in ((d,) if f == 1 else (d, 1))]
-    wide = [e for d, f in zip(shape, factors, strict=True) for e in ((d,) if f == 1 else (d, f))]
-    x = call.emit("expand", [call.emit("reshape", [x], shape=tuple(split))], shape=tuple(wide))
-    return call.emit("reshape", [x], shape=tuple(d * f for d, f in zip(shape, factors, strict=True)))
 
 
 def _gather(call: Call, x: str, axis: int, s: Stretch, mode: str, rounding: str) -> str:
@@ -158,7 +150,7 @@ def _named(call: Call, x: str, y: str) -> str:
     return call.emit("identity", [x]) if x == y else y
 
 
-_EMITS = ("reshape", "expand", "gather", "identity")
+_EMITS = ("repeat", "gather", "identity")
 IMPORTS: tuple[Import, ...] = (
     Import("Upsample", (7, 9), upsample, _EMITS),
     Import("Resize", (10,), upsample, _EMITS),
