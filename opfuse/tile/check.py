@@ -26,6 +26,7 @@ from opfuse.tile.program import (
     Phase,
     Program,
     Reduce,
+    Rename,
     Repeat,
     Statement,
     Store,
@@ -119,6 +120,8 @@ class _PhaseCheck:
                     self.reduce(s, scope)
                 case Dot():
                     self.dot(s, scope)
+                case Rename():
+                    self.rename(s, scope)
                 case Loop():
                     self.loop(s, scope)
             self.statement = s
@@ -239,6 +242,17 @@ class _PhaseCheck:
             raise self.fail(f"a dot of {s.a.dtype.value} and {s.b.dtype.value} into {s.acc.dtype.value}")
         if s.precision not in PRECISIONS:
             raise self.fail(f"no precision {s.precision!r}; there are {', '.join(PRECISIONS)}")
+
+    def rename(self, s: Rename, scope: _Scope) -> None:
+        self.known(s.tile, scope)
+        if s.old not in s.tile.axes or s.old.extent != s.new.extent:
+            raise self.fail(f"{s.tile.name} lists no axis {s.old.name} as long as {s.new.name}")
+        for a in (s.old, s.new):
+            if a.name in self.grid or a.name in self.looped:
+                raise self.fail(f"{a.name} is cut into tiles: a tile holds a part of it")
+        if set(s.out.axes) != (set(s.tile.axes) - {s.old}) | {s.new}:
+            raise self.fail(f"{s.out.name} must list the axes of {s.tile.name} with {s.new.name} for {s.old.name}")
+        self.same(s.out.dtype, s.tile.dtype, f"{s.out.name} and {s.tile.name}")
 
     def summed(self, a: Axis, tile: Tile) -> None:
         if a not in tile.axes:

@@ -45,7 +45,7 @@ def _expand_into(out: Graph, node: Node, renamed: dict[str, str]) -> Refusal | N
     scratch = _call_graph(out, node)
     call = call_of(scratch, node)
     if not operator.expands(call):
-        if operator.structure is None:
+        if operator.structure is None and operator.scan is None:
             return Refusal(
                 "no-structure", f"{node.op} has no loops of its own: only the host can run it", {"op": node.op}
             )

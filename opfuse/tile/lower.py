@@ -23,6 +23,7 @@ from opfuse.tile.axes import merge_axes, order_axes
 from opfuse.tile.expand import expand_composites
 from opfuse.tile.nests import Nests
 from opfuse.tile.program import Buffer, Phase, Program, Store, Tile
+from opfuse.tile.scan import ScanLowering, scans
 from opfuse.tile.splits import root_parts
 from opfuse.tile.walk import Refused
 
@@ -38,7 +39,7 @@ def lower(region: Graph, name: str) -> LoweredRegion | Refusal:
     graph = expand_composites(region)
     if isinstance(graph, Refusal):
         return graph
-    lowering = _Lowering(graph)
+    lowering = ScanLowering(graph) if scans(graph) else _Lowering(graph)
     try:
         lowering.run()
     except Refused as refused:

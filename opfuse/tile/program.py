@@ -128,6 +128,19 @@ class Dot:
 
 
 @dataclass(frozen=True)
+class Rename:
+    """out[.., new, ..] = tile[.., old, ..]: a tile along another axis of the same extent; both axes are whole.
+
+    How a recurrence uses what it made along columns as the rows of the next step's product.
+    """
+
+    out: Tile
+    tile: Tile
+    old: Axis
+    new: Axis
+
+
+@dataclass(frozen=True)
 class Carry:
     """A value carried round a loop: `tile` at the top of the body and after the loop, `init` first, then `next`."""
 
@@ -151,7 +164,7 @@ class Loop:
     stop: Index | None = None
 
 
-Statement = Load | Store | Map | Reduce | Dot | Loop
+Statement = Load | Store | Map | Reduce | Dot | Rename | Loop
 
 
 @dataclass(frozen=True)
@@ -218,7 +231,7 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
 
 def made(s: Statement) -> tuple[Tile, ...]:
     match s:
-        case Load() | Map() | Reduce() | Dot():
+        case Load() | Map() | Reduce() | Dot() | Rename():
             return (s.out,)
         case Loop():
             return tuple(c.tile for c in s.carries)
@@ -229,7 +242,7 @@ def made(s: Statement) -> tuple[Tile, ...]:
 def read(s: Statement) -> tuple[Tile, ...]:
     """Tiles that a statement reads directly (for a loop: by its initial values)."""
     match s:
-        case Store():
+        case Store() | Rename():
             return (s.tile,)
         case Map():
             return operands(s.value)
@@ -270,6 +283,6 @@ def whole_axes(phase: Phase) -> frozenset[Axis]:
 
 __all__ = [
     "Apply", "Axis", "Buffer", "Carry", "Const", "Dot", "Halo", "Leaf", "Load", "Loop", "Map", "Phase", "Position",
-    "Program", "Reduce", "Repeat", "Statement", "Store", "Tile", "gathers", "loop_axes", "made", "operands",
+    "Program", "Reduce", "Rename", "Repeat", "Statement", "Store", "Tile", "gathers", "loop_axes", "made", "operands",
     "phase_axes", "positions", "read", "shape_axes", "statements", "whole_axes",
 ]  # fmt: skip

@@ -34,6 +34,7 @@ from opfuse.tile.program import (
     Phase,
     Program,
     Reduce,
+    Rename,
     Repeat,
     Statement,
     Store,
@@ -79,6 +80,8 @@ def statement_lines(statement: Statement) -> Iterator[str]:
         case Dot(out, acc, a, b, over, precision):
             exact = "" if precision == "ieee" else f", {precision}"
             yield f"{made_text(out)} = dot({acc}, {a}, {b}, over {over.name}{exact})"
+        case Rename(out, tile, old, new):
+            yield f"{made_text(out)} = {tile}, {old.name} as {new.name}"
         case Loop():
             yield _loop_head(statement)
             for inner in statement.body:

@@ -31,6 +31,7 @@ from opfuse.tile.program import (
     Phase,
     Program,
     Reduce,
+    Rename,
     Repeat,
     Statement,
     Store,
@@ -124,6 +125,9 @@ class _PhaseRun:
                     tiles[s.out.name] = _in_order(_reduce(s.combine, tiles[s.tile.name], dims), left, s.out.axes)
                 case Dot():
                     tiles[s.out.name] = self.dot(s, tiles)
+                case Rename():
+                    renamed = tuple(s.new if a == s.old else a for a in s.tile.axes)
+                    tiles[s.out.name] = _in_order(tiles[s.tile.name], renamed, s.out.axes)
                 case Loop():
                     self.loop(s, at, tiles)
 
@@ -220,7 +224,7 @@ class _PhaseRun:
 def _all_tiles(body: tuple[Statement, ...]) -> Iterator[Tile]:
     for s in body:
         match s:
-            case Load() | Map() | Reduce() | Dot():
+            case Load() | Map() | Reduce() | Dot() | Rename():
                 yield s.out
             case Loop():
                 yield from (c.tile for c in s.carries)

@@ -32,6 +32,7 @@ from opfuse.tile.program import (
     Map,
     Phase,
     Reduce,
+    Rename,
     Statement,
     Store,
     Tile,
@@ -140,7 +141,7 @@ class Analysis:
                 case Loop():
                     if not self.inner(s) or frozenset(self.live(s.carries[0].tile)) != space:
                         return False
-                case Store():
+                case Store() | Rename():
                     return False
                 case Reduce():
                     if self.streamed(s) or frozenset(self.live(s.out)) != space:
@@ -179,7 +180,7 @@ class Analysis:
     def stored(self, t: Tile) -> bool:
         """Is the tile read from scratch (or a register that holds a finished reduction) rather than made on demand?"""
         s = self.definitions[t.name]
-        if t.name in self.keep:
+        if t.name in self.keep or isinstance(s, Rename):
             return True
         return (isinstance(s, Reduce) and self.streamed(s)) or (isinstance(s, Loop) and not self.inner(s))
 
@@ -247,6 +248,9 @@ class Analysis:
             return
         seen.add((t.name, bool(space)))
         yield Visit(t, space)
+        s = self.definitions[t.name]
+        if isinstance(s, Rename):  # the same scratch, read at other places
+            yield from self.walk(s.tile, space | {s.new}, False, seen)
         if self.stored(t) and not top:
             return
         for x, inner_space in self._demands(t, space):
@@ -319,7 +323,7 @@ def _axes_named(s: Statement) -> set[str]:
                 | {n for c in s.carries for n in positions(c.init)}
                 | {a.name for c in s.carries for a in c.tile.axes}
             )
-        case Reduce() | Dot():
+        case Reduce() | Dot() | Rename():
             return {a.name for a in s.out.axes}
 
 

@@ -29,6 +29,7 @@ from opfuse.tile.program import (
     Loop,
     Map,
     Reduce,
+    Rename,
     Statement,
     Store,
     Tile,
@@ -104,6 +105,10 @@ class Keeping:
         """Top-down, so that the widest shared or narrow tile is kept and what is under it is not looked at."""
         planner = self.p
         s = planner.definitions[t.name]
+        if isinstance(s, Rename):
+            if not planner.stored(s.tile):
+                self._keep(s.tile)
+            return
         if (planner.stored(t) and not top) or any(s is loop for loop in at.around):
             return
         if not top and not isinstance(s, Load) and self._must_keep(t, s, at):
@@ -144,6 +149,7 @@ class Keeping:
         lane = planner.lane(frozenset(planner.live(s.out)))
         for t in (s.a, s.b):
             if planner.stored(t):
+                self._visit(t, at)
                 continue
             if planner.direct(t, s):
                 self._visit(t, at, True)

@@ -33,6 +33,7 @@ from opfuse.tile.program import (
     Dot,
     Loop,
     Reduce,
+    Rename,
     Statement,
     Store,
     Tile,
@@ -193,30 +194,57 @@ class Planner(Analysis):
         return max(1, min(wanted, -(-size // lanes)) if isinstance(size, int) else wanted)
 
     def _check_carries(self) -> None:
+        """Where carried tiles need each other's old values, next ones are kept until all old ones are used."""
         for s in statements(self.phase.body):
             if isinstance(s, Loop) and not self.inner(s):
+                while (stuck := self._ordered_carries(s)[1]) and self._keep_next(stuck):
+                    pass
                 self._assignment_order(s)
+
+    def _keep_next(self, stuck: list[Carry]) -> bool:
+        """Keep the next value of one of them, best one that is read whole and waits anyway; False where none can be."""
+        made_here = [c for c in stuck if not isinstance(self.definitions[c.next.name], Loop)]
+        read_whole = [c for c in made_here if any(self._reads_carry(o.next, c.tile.name, whole=True) for o in stuck)]
+        for c in (*read_whole, *made_here):
+            if c.next.name not in self.keep:
+                self.keep[c.next.name] = self.order(c.next)
+                self._inner.clear()
+                return True
+        return False
 
     def _assignment_order(self, loop: Loop) -> list[Carry]:
         """Carried tiles change at once in the program, one by one here: each when no other needs its old value."""
+        out, left = self._ordered_carries(loop)
+        if left:
+            raise Unsupported("carry-cycle", f"tiles carried round {loop.axis.name} need each other's old values",
+                              axis=loop.axis.name, carries=[c.tile.name for c in left])  # fmt: skip
+        return out
+
+    def _ordered_carries(self, loop: Loop) -> tuple[list[Carry], list[Carry]]:
+        """Those that can be set one after the other, and those that are left over."""
         left, out = list(loop.carries), []
         while left:
             free = [c for c in left if not any(self._reads_carry(o.next, c.tile.name) for o in left if o is not c)]
             if not free:
-                raise Unsupported("carry-cycle", f"tiles carried round {loop.axis.name} need each other's old values",
-                                  axis=loop.axis.name, carries=[c.tile.name for c in left])  # fmt: skip
+                break
             left.remove(free[0])
             out.append(free[0])
-        return out
+        return out, left
 
-    def _reads_carry(self, t: Tile, name: str) -> bool:
-        return any(v.tile.name == name for v in self.walk(t, frozenset(), False, set()))
+    def _reads_carry(self, t: Tile, name: str, whole: bool = False) -> bool:
+        """Does making `t` read the carried tile (at other points than its own, where `whole` is asked)?"""
+        visits = self.walk(t, frozenset(), False, set())
+        return any(v.tile.name == name and (bool(v.space) or not whole) for v in visits)
 
     def _place_scratch(self) -> tuple[Mapping[str, Scratch], int]:
         out: dict[str, Scratch] = {}
         at = 0
         for name, t in self.tiles.items():
             s = self.definitions[name]
+            if isinstance(s, Rename):
+                source = out[s.tile.name]
+                out[name] = replace(source, order=tuple(s.new if a == s.old else a for a in source.order))
+                continue
             local = isinstance(s, Reduce) and self.streamed(s) and not self.live(t) and name not in self.keep
             if not self.stored(t) or local:
                 continue
