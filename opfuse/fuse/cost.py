@@ -145,10 +145,12 @@ def _count(phase: Phase, schedule: Schedule, target: Target, work: _Work, body: 
            loops: tuple[Axis, ...]) -> None:  # fmt: skip
     """Add what the statements of a body do over the whole grid."""
     points = math.prod(extent(a) for a in loops if not _listed(a, body))
+    broadcast = _broadcast(body)
     for s in body:
         match s:
             case Load():
-                work.operations += _load_operations(s, target) * _times(phase, schedule, s.out) * points
+                operations = _load_operations(s, target, s.out.name in broadcast)
+                work.operations += operations * _times(phase, schedule, s.out) * points
                 _traffic(work, s.buffer, _times(phase, schedule, s.out) * s.buffer.dtype.bytes, points)
             case Store():
                 moved = _times(phase, schedule, s.tile) * s.buffer.dtype.bytes
@@ -175,10 +177,16 @@ def lane_fill(t: Tile, target: Target) -> float:
     return width / (-(-width // lanes) * lanes) if width else 1.0
 
 
-def _load_operations(s: Load, target: Target) -> float:
+def _broadcast(body: tuple[Statement, ...]) -> set[str]:
+    """Tiles that dots read element by element, since they have no columns: any stride costs them the same."""
+    dots = [s for s in body if isinstance(s, Dot) and s.out.axes]
+    return {t.name for s in dots for t in (s.a, s.b) if s.out.axes[-1] not in t.axes}
+
+
+def _load_operations(s: Load, target: Target, broadcast: bool) -> float:
     """Work of a load in vector operations an element: addresses of a gather, guards of a window's border."""
     cost = 0.0
-    if s.out.axes:
+    if s.out.axes and not broadcast:
         stride = linear_stride(s.buffer, s.index, s.out.axes[-1].name)
         if not (isinstance(stride, int) and stride in (0, 1)):
             cost += GATHER_OPERATIONS
