@@ -40,11 +40,15 @@ class ModelError(OpfuseError):
 
 @dataclass(frozen=True)
 class UnsupportedOperator:
-    """One entry of `UnsupportedOperators`: the user's node, its operator as "domain::Name-opset", and why not."""
+    """One entry of `UnsupportedOperators`: the user's node, its operator as "domain::Name-opset", and why not.
+
+    `needs` names inputs of the model whose numbers shapes depend on: with them as constants the node may be supported.
+    """
 
     node: str
     op: str
     reason: str
+    needs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.node}: {self.op}: {self.reason}"

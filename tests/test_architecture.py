@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("report", ("opfuse.report",)),
     ("integrations", ("opfuse.integrations",)),
     ("pipeline", ("opfuse.pipeline",)),
-    ("surface", ("opfuse.cli", "opfuse.__main__", "opfuse")),
+    ("surface", ("opfuse.cli", "opfuse.onnx_backend", "opfuse.__main__", "opfuse")),
 )
 
 # (importer, imported) -> why it may, though the layers say no.

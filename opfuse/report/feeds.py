@@ -102,7 +102,7 @@ def _extent(graph: Graph, value: str | None, axis: int) -> int:
 def _compared(graph: Graph, node: Node, value: str, shift: int, label: str) -> Iterator[tuple[Span, bool]]:
     other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
     constant = _constant(graph, other)
-    if constant is not None and constant.size:
+    if constant is not None and constant.size and np.isfinite(constant.astype(np.float64)).all():
         low, high = int(constant.min()), int(constant.max())
         if low == high:
             low, high = min(0, low), max(1, high + 1)
@@ -130,7 +130,7 @@ def _offset(graph: Graph, node: Node, value: str) -> int | None:
     """The constant integer that an add or sub puts onto `value`; None where it is not one number."""
     other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
     constant = _constant(graph, other)
-    if constant is None or constant.size != 1 or (node.op == "sub" and node.inputs[0] != value):
+    if constant is None or constant.size != 1 or not np.isfinite(float(constant.reshape(()))) or (node.op == "sub" and node.inputs[0] != value):
         return None
     number = int(constant.reshape(()))
     return number if node.op == "add" else -number

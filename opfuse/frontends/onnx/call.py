@@ -26,7 +26,14 @@ from opfuse.ir.types import DType, TensorType
 
 
 class Unsupported(Exception):
-    """An import function declines a node; the text says what about it is not supported."""
+    """An import function declines a node; the text says what about it is not supported.
+
+    `needs` are inputs of the model: were they constants, the node might be supported.
+    """
+
+    def __init__(self, text: str, needs: Sequence[str] = ()) -> None:
+        self.needs = tuple(needs)
+        super().__init__(text)
 
 
 class InvalidNode(Exception):
@@ -93,7 +100,7 @@ class Call:
         if known is None:
             array = self.contents.array(value)
             if array is None or not np.issubdtype(array.dtype, np.integer):
-                self.unsupported(f"its input {self._name(k)!r} holds numbers that depend on data")
+                raise Unsupported(f"its input {self._name(k)!r} holds numbers that depend on data", self.behind(value))
             return tuple(int(d) for d in array.reshape(-1))
         return tuple(known.reshape(-1))
 
@@ -109,7 +116,8 @@ class Call:
         self.contents.fix_defaults(self.input(k))
         array = self.contents.array(self.input(k))
         if array is None:
-            self.unsupported(f"its input {self._name(k)!r} is not a constant")
+            value = self.input(k)
+            raise Unsupported(f"its input {self._name(k)!r} is not a constant", self.behind(value))
         return array
 
     def item(self, k: int) -> Any:
@@ -118,6 +126,16 @@ class Call:
         if array.size != 1:
             raise InvalidNode(f"its input {self._name(k)!r} must have one element, and has shape {list(array.shape)}")
         return array.reshape(-1)[0].item()
+
+    def behind(self, value: str) -> tuple[str, ...]:
+        """Inputs of the model that a value follows from, in order."""
+        found, stack = {value}, [value]
+        while stack:
+            producer = self.graph.producer(stack.pop())
+            new = {i for i in producer.reads if i not in found} if producer is not None else set()
+            found |= new
+            stack += new
+        return tuple(i for i in self.graph.inputs if i in found)
 
     def _name(self, k: int) -> str:
         return str(self.node.input[k])

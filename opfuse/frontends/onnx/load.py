@@ -18,6 +18,7 @@ from opfuse.errors import InputError, ModelError, UnsupportedOperator, Unsupport
 from opfuse.frontends.onnx import imports
 from opfuse.frontends.onnx.call import Call, InvalidNode, Unsupported
 from opfuse.frontends.onnx.equal_dims import EqualDims
+from opfuse.frontends.onnx.functions import Inlined, branch, function_body, has_function
 from opfuse.frontends.onnx.imports.definition import Import
 from opfuse.frontends.onnx.model_file import EXPORT_AGAIN, SourceModel, node_name, read, subgraphs
 from opfuse.frontends.onnx.shapes import Contents
@@ -50,7 +51,7 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto,
     those are constants. Raises ModelError, UnsupportedOperators, or InputError for `shapes` that do not fit.
     """
     source = read(model)
-    missing = list(_without_import(source))
+    missing = list[UnsupportedOperator]()
     inputs = _input_types(source, missing)
     initialisers = _initialisers(source)
     equal = _fixed_symbols(inputs, shapes or {})
@@ -147,33 +148,34 @@ def _domain(node: NodeProto) -> str:
     return "" if node.domain == "ai.onnx" else str(node.domain)
 
 
-def _row(source: SourceModel, node: NodeProto) -> tuple[Import | None, int]:
+def _row(opsets: Mapping[str, int], node: NodeProto) -> tuple[Import | None, int]:
     domain = _domain(node)
-    version = imports.version_at(domain, node.op_type, source.opsets.get(domain, 1))
+    version = imports.version_at(domain, node.op_type, opsets.get(domain, 1))
     return imports.find(domain, node.op_type, version), version
 
 
-def _operator_text(source: SourceModel, node: NodeProto) -> str:
+def _operator_text(opsets: Mapping[str, int], node: NodeProto) -> str:
     domain = _domain(node)
-    return f"{domain + '::' if domain else ''}{node.op_type}-{_row(source, node)[1]}"
+    return f"{domain + '::' if domain else ''}{node.op_type}-{_row(opsets, node)[1]}"
 
 
-def _without_import(source: SourceModel) -> Iterator[UnsupportedOperator]:
-    """All nodes, those of subgraphs too, that have no row in the import table."""
+def _is_defined_by_others(opsets: Mapping[str, int], node: NodeProto) -> bool:
+    return has_function(node.op_type, _domain(node), opsets.get(_domain(node), 1))
 
-    def visit(node: NodeProto, place: str) -> Iterator[UnsupportedOperator]:
-        if _row(source, node)[0] is None:
-            known = any(row.op == node.op_type and row.domain == _domain(node) for row in imports.table().values())
-            reason = "this version is not supported" if known else "this operator is not supported"
-            if node.op_type in _CONTROL_FLOW:
-                reason = "control flow is not supported"
-            yield UnsupportedOperator(place + node_name(node), _operator_text(source, node), reason)
-        for graph in subgraphs(node):
-            for inner in graph.node:
-                yield from visit(inner, f"{place}{node_name(node)}/")
 
-    for node in source.nodes:
-        yield from visit(node, "")
+def _without_import(opsets: Mapping[str, int], node: NodeProto, place: str = "") -> Iterator[UnsupportedOperator]:
+    """The node and those of its subgraphs, as far as nothing here knows them."""
+    if _row(opsets, node)[0] is None and not _is_defined_by_others(opsets, node):
+        known = any(row.op == node.op_type and row.domain == _domain(node) for row in imports.table().values())
+        reason = "this version is not supported" if known else "this operator is not supported"
+        if node.op_type in _CONTROL_FLOW:
+            reason = "control flow is not supported"
+        if node.op_type == "If":
+            reason += ", and its condition is not known"
+        yield UnsupportedOperator(place + node_name(node), _operator_text(opsets, node), reason)
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            yield from _without_import(opsets, inner, f"{place}{node_name(node)}/")
 
 
 # ---- the walk ------------------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ class _Walk:
     def run(self) -> Graph:
         self._place_inputs()
         for node in self.source.nodes:
-            self._import(node)
+            self._import(node, self.source.opsets)
         if self.missing:
             raise UnsupportedOperators(self.source.name, self.missing)
         self._place_outputs()
@@ -228,32 +230,59 @@ class _Walk:
         self.values[name] = value
         self.named.add(value)
 
-    def _import(self, node: NodeProto) -> None:
-        row, version = _row(self.source, node)
+    def _import(self, node: NodeProto, opsets: Mapping[str, int]) -> None:
+        row, version = _row(opsets, node)
         inputs = [self.values[i] if i else None for i in node.input]
-        if row is None or any(v is None and i for v, i in zip(inputs, node.input, strict=True)):
+        is_known = all(v is not None or not i for v, i in zip(inputs, node.input, strict=True))
+        if row is None:
+            inlined = self._inlined(node, inputs, opsets) if is_known else None
+            if inlined is not None:
+                self._import_inlined(node, inlined, opsets)
+                return
+            self.missing += _without_import(opsets, node)
+        if row is None or not is_known:
             self.values |= dict.fromkeys((o for o in node.output if o), None)
             return
         call = Call(
-            self.graph, self.contents, node, version, self.source.opsets[""], tuple(inputs), node_name(node),
+            self.graph, self.contents, node, version, opsets[""], tuple(inputs), node_name(node),
             self.source.folder, tuple(bool(o) and o in self.wanted for o in node.output),
         )  # fmt: skip
         try:
-            self._check_types(node, inputs)
+            self._check_types(node, inputs, opsets)
             results = row.function(call)
         except Unsupported as reason:
-            self._decline(node, str(reason))
+            self._decline(node, opsets, str(reason), reason.needs)
         except InvalidNode as error:
             raise self._fail(str(error), error.code, node) from error
         except ValueError as error:  # the shape rule of an IR operator, or of a resolved attribute
             if not any(isinstance(d, SymbolicDim) for i in inputs if i for d in self.graph.types[i].shape):
                 raise self._fail(_without_node(str(error)), "ill-typed", node) from error
-            self._decline(node, f"{_without_node(str(error))}; {GIVE_SHAPES}")
+            self._decline(node, opsets, f"{_without_node(str(error))}; {GIVE_SHAPES}")
         else:
             self._name_results(node, results if isinstance(results, tuple) else (results,))
 
-    def _decline(self, node: NodeProto, reason: str) -> None:
-        self.missing.append(UnsupportedOperator(node_name(node), _operator_text(self.source, node), reason))
+    def _inlined(self, node: NodeProto, inputs: Sequence[str | None], opsets: Mapping[str, int]) -> Inlined | None:
+        """Nodes that can be imported in place of this one; None where there are none."""
+        if _is_defined_by_others(opsets, node):
+            types = [None if i is None else self.graph.types[i] for i in inputs]
+            return function_body(node, _domain(node), opsets.get(_domain(node), 1), types)
+        condition = self.contents.array(inputs[0]) if node.op_type == "If" and inputs[0] is not None else None
+        if condition is None or condition.size != 1:
+            return None
+        wanted = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+        return next((branch(node, a.g) for a in node.attribute if a.name == wanted), None)
+
+    def _import_inlined(self, node: NodeProto, inlined: Inlined, opsets: Mapping[str, int]) -> None:
+        self.wanted |= {i for n in inlined.nodes for i in _reads(n)}
+        self.values |= dict.fromkeys((o for n in inlined.nodes for o in n.output if o), None)
+        for inner in inlined.nodes:
+            self._import(inner, {**opsets, **inlined.opsets})
+
+    def _decline(
+        self, node: NodeProto, opsets: Mapping[str, int], reason: str, needs: Sequence[str] = ()
+    ) -> None:  # fmt: skip
+        entry = UnsupportedOperator(node_name(node), _operator_text(opsets, node), reason, tuple(needs))
+        self.missing.append(entry)
         self.values |= dict.fromkeys((o for o in node.output if o), None)
 
     def _name_results(self, node: NodeProto, results: Sequence[str | None]) -> None:
@@ -270,10 +299,10 @@ class _Walk:
                 self.graph.rename(value, name)
             self._name(name, name)
 
-    def _check_types(self, node: NodeProto, inputs: Sequence[str | None]) -> None:
+    def _check_types(self, node: NodeProto, inputs: Sequence[str | None], opsets: Mapping[str, int]) -> None:
         """Element types against the operator's schema: allowed, and equal where one letter stands for both."""
         try:
-            schema = defs.get_schema(node.op_type, self.source.opsets[""], _domain(node))
+            schema = defs.get_schema(node.op_type, opsets[""], _domain(node))
         except defs.SchemaError:
             return
         bound: dict[str, str] = {}
@@ -282,7 +311,7 @@ class _Walk:
                 continue
             formal, text = schema.inputs[min(k, len(schema.inputs) - 1)], onnx_name(self.graph.types[value].dtype)
             if text not in formal.types:
-                taker = _operator_text(self.source, node)
+                taker = _operator_text(opsets, node)
                 raise InvalidNode(f"its input {node.input[k]!r} is {text}, which {taker} does not take", "ill-typed")
             if formal.is_homogeneous and bound.setdefault(formal.type_str, text) != text:
                 other = bound[formal.type_str]

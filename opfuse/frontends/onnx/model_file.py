@@ -15,7 +15,18 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, checker, defs, inliner
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    checker,
+    defs,
+    helper,
+    inliner,
+    shape_inference,
+    version_converter,
+)
 
 from opfuse.errors import ModelError
 from opfuse.frontends.onnx.imports import OLDEST_OPSET
@@ -42,6 +53,8 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> SourceModel:
             name, f"it is damaged: a name in it is {damaged!r}", "export or download the model again", code="not-onnx"
         )
     opsets = _opsets(proto, name)
+    if opsets[""] < OLDEST_OPSET:
+        proto, opsets = _upgraded(proto, opsets, name), {**opsets, "": OLDEST_OPSET}
     if proto.functions:
         try:
             proto = inliner.inline_local_functions(proto)
@@ -114,13 +127,48 @@ def _opsets(proto: ModelProto, name: str) -> dict[str, int]:
             )
     opset = opsets.get("", 1 if proto.ir_version < 3 else OLDEST_OPSET)  # IR versions 1 and 2 mean opset 1
     newest = int(defs.onnx_opset_version())
-    if opset < OLDEST_OPSET:
-        way_out = "convert it with `onnx.version_converter.convert_version`"
-        raise ModelError(name, f"it has opset {opset}; {OLDEST_OPSET} is the oldest supported", way_out, code="too-old")
     if opset > newest:
         text = f"it has opset {opset}, and the onnx package here knows opsets up to {newest}"
         raise ModelError(name, text, "install a newer onnx package, or export with an older opset", code="too-new")
     return {**opsets, "": opset}
+
+
+def _upgraded(proto: ModelProto, opsets: dict[str, int], name: str) -> ModelProto:
+    """A model of an opset before the import table's first one, by ONNX's own converter."""
+    stamped = ModelProto()
+    stamped.CopyFrom(proto)
+    if not any(e.domain in ("", "ai.onnx") for e in stamped.opset_import):
+        stamped.opset_import.append(helper.make_opsetid("", opsets[""]))
+    try:
+        _spread_slopes(stamped)
+        return version_converter.convert_version(stamped, OLDEST_OPSET)
+    except Exception as error:  # the converter raises plain exceptions of its C++ side
+        reason = _line(error).rpartition("failed: ")[2]
+        text = f"it has opset {opsets['']}, and ONNX's converter does not bring it to {OLDEST_OPSET}: {reason}"
+        raise ModelError(name, text, "export the model again with a newer opset", code="too-old") from error
+
+
+def _spread_slopes(proto: ModelProto) -> None:
+    """Slopes of PRelu were one for each channel before opset 7, and align with the last axis since: ONNX's converter
+    leaves them as they are. ValueError where the rank of an input is not known."""
+    graph = shape_inference.infer_shapes(proto).graph
+    shapes = {v.name: v.type.tensor_type.shape for v in (*graph.input, *graph.value_info, *graph.output)}
+    ranks = {name: len(shape.dim) for name, shape in shapes.items()} | {t.name: len(t.dims) for t in graph.initializer}
+    nodes = []
+    for node in proto.graph.node:
+        if node.op_type == "PRelu":
+            if not {node.input[0], node.input[1]} <= set(ranks):
+                raise ValueError(f"the rank of an input of {node_name(node)!r} is not known")
+            axes = range(1, ranks[node.input[0]] - 1)
+            if ranks[node.input[1]] == 1 and axes:
+                spread = f"{node.output[0]}/slope"
+                nodes.append(helper.make_node("Unsqueeze", [node.input[1]], [spread], node_name(node), axes=list(axes)))
+                node.input[1] = spread
+        nodes.append(node)
+    if len(nodes) > len(proto.graph.node):
+        copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+        del proto.graph.node[:]
+        proto.graph.node.extend(copies)
 
 
 def _texts(graph: GraphProto) -> Iterator[object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from opfuse.frontends.onnx.call import Call, InvalidNode
+from opfuse.frontends.onnx.call import Call, InvalidNode, Unsupported
 from opfuse.frontends.onnx.imports.definition import MICROSOFT, Import, direct
 from opfuse.frontends.onnx.types import ElementTypeError, element_type
 from opfuse.ir.types import DType
@@ -154,7 +154,8 @@ def dropout(call: Call) -> tuple[str | None, ...]:
     if call.has(2):
         training = call.contents.array(call.input(2))
         if training is None or training.any():
-            call.unsupported("training mode is not supported, and its input 'training_mode' may be true")
+            needs = call.behind(call.input(2)) if training is None else ()
+            raise Unsupported("training mode is not supported, and its input 'training_mode' may be true", needs)
     x = call.input(0)
     mask = (
         call.emit("fill", [], shape=call.shape(x), value=call.version >= 12, dtype=DType.BOOL)

@@ -116,7 +116,7 @@ def gather_nd(call: Call) -> str:
 
 def one_hot(call: Call) -> str:
     indices, values = call.input(0), call.input(2)
-    (depth,) = call.dims(1)
+    depth = int(call.item(1)) if call.dtype(call.input(1)).is_float else call.dims(1)[0]
     axis = call.axis(call.int_attribute("axis", -1), call.rank(indices) + 1)
     whole = call.cast(indices, DType.I64) if call.dtype(indices).is_float else indices
     return call.emit("one_hot", [whole, values], depth=depth, axis=axis)

@@ -234,7 +234,11 @@ def space_to_depth(call: Call) -> str:
     x, b = call.input(0), call.int_attribute("blocksize")
     n, c, h, w = _four(call, x)
     high, wide = floordiv(h, b), floordiv(w, b)
-    blocks = call.transpose(call.emit("reshape", [x], shape=(n, c, high, b, wide, b)), (0, 3, 5, 1, 2, 4))
+    mode = call.string_attribute("mode", "DCR") if call.version >= 28 else "DCR"
+    if mode not in ("DCR", "CRD"):
+        raise InvalidNode(f"its attribute 'mode' is {mode!r}, not DCR or CRD")
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    blocks = call.transpose(call.emit("reshape", [x], shape=(n, c, high, b, wide, b)), order)
     return call.emit("reshape", [blocks], shape=(n, c * (b * b), high, wide))
 
 

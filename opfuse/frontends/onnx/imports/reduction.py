@@ -68,12 +68,14 @@ def global_pool(call: Call, ir: str) -> str:
 
 
 def lp_normalisation(call: Call) -> str:
-    """x divided by its L1 or L2 norm along an axis."""
+    """x divided by its L1 or L2 norm along an axis; 0 where the norm is 0."""
     x, p = call.input(0), call.int_attribute("p", 2)
     axis = call.axis(call.int_attribute("axis", -1), call.rank(x))
     if p not in (1, 2):
         raise InvalidNode(f"its attribute 'p' is {p}, not 1 or 2")
-    return call.emit("div", [x, call.emit(f"reduce_l{p}", [x], axes=(axis,), keepdims=True)])
+    norm = call.emit(f"reduce_l{p}", [x], axes=(axis,), keepdims=True)
+    zero = call.scalar(0.0, x)
+    return call.emit("where", [call.emit("equal", [norm, zero]), zero, call.emit("div", [x, norm])])
 
 
 IMPORTS: tuple[Import, ...] = (
@@ -86,5 +88,5 @@ IMPORTS: tuple[Import, ...] = (
     Import("ArgMin", (1, 11, 12, 13), partial(arg_extreme, ir="argmin"), ("argmin",)),
     Import("GlobalAveragePool", (1, 22), partial(global_pool, ir="reduce_mean"), ("reduce_mean",)),
     Import("GlobalMaxPool", (1, 22), partial(global_pool, ir="reduce_max"), ("reduce_max",)),
-    Import("LpNormalization", (1, 22), lp_normalisation, ("reduce_l1", "reduce_l2", "div")),
+    Import("LpNormalization", (1, 22), lp_normalisation, ("reduce_l1", "reduce_l2", "equal", "div", "where")),
 )  # fmt: skip

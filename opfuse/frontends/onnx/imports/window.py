@@ -16,6 +16,8 @@ from opfuse.frontends.onnx.imports.definition import MICROSOFT, Import
 from opfuse.frontends.onnx.shapes import maximum
 from opfuse.ir.dims import Dim, ceildiv
 
+Numbers = tuple[int, ...]
+
 
 def _numbers(call: Call, name: str, default: int, count: int) -> tuple[int, ...]:
     found = call.ints_attribute(name) or (default,) * count
@@ -94,23 +96,26 @@ def conv_transpose(call: Call) -> str:
     else:
         targets = shape[-count:] if shape is not None else [d * s for d, s in zip(extents, strides, strict=True)]
         spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-        pads = _transposed_pads(call, extents, targets, spans, strides, extra, mode)
+        pads, extra = _transposed_pads(call, extents, targets, spans, strides, extra, mode)
     inputs = [x, w, call.optional(2)] if call.has(2) else [x, w]
     return call.emit("conv_transpose", inputs, strides=strides, dilations=dilations, pads=pads, output_padding=extra,
                      group=call.int_attribute("group", 1))  # fmt: skip
 
 
 def _transposed_pads(call: Call, extents: Sequence[Dim], targets: Sequence[Dim], spans: Sequence[int],
-                     strides: Sequence[int], extra: Sequence[int], mode: str) -> tuple[int, ...]:  # fmt: skip
-    begins, ends = [], []
+                     strides: Sequence[int], extra: Sequence[int], mode: str) -> tuple[Numbers, Numbers]:  # fmt: skip
+    """Pads, and the output padding: what a larger output_shape has beyond the product's reach, it has at the end."""
+    begins, ends, after = [], [], []
     for d, target, span, s, e in zip(extents, targets, spans, strides, extra, strict=True):
-        total = maximum((d - 1) * s + e + span - target, 0)
+        total = (d - 1) * s + e + span - target
         if not isinstance(total, int):
             call.unsupported(f"its pads depend on the extent {d}; give the shapes of the inputs")
+        after.append(e + max(-total, 0))
+        total = max(total, 0)
         small, large = total // 2, total - total // 2
         begins.append(small if mode == "SAME_UPPER" else large)
         ends.append(large if mode == "SAME_UPPER" else small)
-    return (*begins, *ends)
+    return (*begins, *ends), tuple(after)
 
 
 # ---- pools ---------------------------------------------------------------------------------------------------------
