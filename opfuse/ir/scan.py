@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from opfuse.ir.index import Index
-from opfuse.ir.scalar import Const, Operand, Scalar, text, walk
+from opfuse.ir.scalar import Operand, Scalar, text, walk
 from opfuse.ir.structure import Access, Axis
 from opfuse.ir.types import DType
 
 
 @dataclass(frozen=True)
 class Carried:
-    init: Access | Const
+    init: Access | Scalar  # formulas name reads that do not depend on time
     next: int  # number of the value that it has in the next step
     dtype: DType
 
@@ -85,7 +85,9 @@ class Scan:
 
 def formulas(v: Value) -> tuple[Scalar, ...]:
     """The formulas that a value holds."""
-    if isinstance(v, (Access, Carried)):
+    if isinstance(v, Carried):
+        return formulas(v.init)
+    if isinstance(v, Access):
         return ()
     return (v.start,) if isinstance(v, Product) else (v,)
 
@@ -117,7 +119,7 @@ class ScanBuilder:
     def read(self, operand: int, index: tuple[Index, ...], dtype: DType) -> Operand:
         return self._add(Access(operand, index), dtype)
 
-    def carry(self, init: Access | Const, dtype: DType) -> Operand:
+    def carry(self, init: Access | Scalar, dtype: DType) -> Operand:
         """A carried value whose next one is named later, by `follow`."""
         return self._add(Carried(init, -1, dtype), dtype)
 

@@ -92,9 +92,9 @@ class Draft:
         return self.emit("transpose", value, perm=perm, of=of)
 
     # ---- what the engine asks ----------------------------------------------------------------------------------------
-    def needed(self, result: str) -> tuple[list[Node], dict[str, np.ndarray]]:
-        """The nodes and constants of the draft that the result needs, nodes in order."""
-        wanted, nodes = {result}, []
+    def needed(self, *results: str) -> tuple[list[Node], dict[str, np.ndarray]]:
+        """The nodes and constants of the draft that the results need, nodes in order."""
+        wanted, nodes = set(results), []
         for node in reversed(self.nodes):
             if wanted & set(node.outputs):
                 nodes.append(node)

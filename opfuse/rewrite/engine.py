@@ -76,10 +76,10 @@ class _Plan:
     rule: Rule
     match: Match
     draft: Draft
-    result: str
+    results: tuple[str, ...]  # for each output of the root
 
     def decision(self, outcome: Any, reason: str, code: str = "") -> Decision:
-        nodes, _ = self.draft.needed(self.result)
+        nodes, _ = self.draft.needed(*self.results)
         facts = {
             "class": self.rule.rounding,
             "before": [n.op for n in self.match.trail],
@@ -199,7 +199,7 @@ class _Rewriter:
         """Nodes that may match now: what came in, and what follows operands and results, as far as patterns see."""
         values = {i for n in plan.match.trail for i in n.reads if i in self.graph.types}
         values.update(o for n in plan.match.trail for o in n.outputs if o in self.graph.types)
-        values.add(plan.result)
+        values.update(plan.results)
         new = [n.name for n in plan.draft.nodes if n.name in self.graph.nodes]
         values.update(o for n in new for o in self.graph.nodes[n].outputs)
         found = dict.fromkeys(new)
@@ -226,10 +226,12 @@ class _Rewriter:
             draft = Draft(self.graph, m.trail)
             no = objection(rule, m)
             result = no if no is not None else rule.build(m, draft)
-            return result if isinstance(result, Refusal) else self._judge(_Plan(rule, m, draft, result))
+            if isinstance(result, Refusal):
+                return result
+            return self._judge(_Plan(rule, m, draft, result if isinstance(result, tuple) else (result,)))
         except Exception as error:  # a rule's fault must not be the user's
             return self._undo(
-                _Plan(rule, here, Draft(self.graph), node.output), "raised", f"{type(error).__name__}: {error}"
+                _Plan(rule, here, Draft(self.graph), node.outputs), "raised", f"{type(error).__name__}: {error}"
             )
 
     def _propose_carefully(self, rule: Rule, node: Node) -> _Plan | Refusal:
@@ -242,7 +244,7 @@ class _Rewriter:
         if (rule.name, node.output) in self._blocked:
             return Refusal("undone", "it wrote into the graph and failed")
         m = Match(self.graph, node, {}, {}, (node,))
-        return self._undo(_Plan(rule, m, Draft(self.graph), node.output), "wrote", "it wrote into the graph itself")
+        return self._undo(_Plan(rule, m, Draft(self.graph), node.outputs), "wrote", "it wrote into the graph itself")
 
     def _size(self) -> tuple[int, ...]:
         g = self.graph
@@ -251,15 +253,16 @@ class _Rewriter:
     def _judge(self, plan: _Plan) -> _Plan | Refusal:
         """What no rule may do: make a value of another type, change nothing, let an output be an input."""
         node, g = plan.match.root, self.graph
-        if plan.result == node.output:
+        if set(plan.results) & set(node.outputs):
             return Refusal("unchanged", "the rule returns the value that it replaces")
-        if len(node.outputs) != 1:
+        if len(node.outputs) != len(plan.results):
             return Refusal("several-outputs", f"{node.name} has {len(node.outputs)} outputs")
         if g.is_output(node.output) and node.op == "identity" and not self._is_made(plan):
             return Refusal("boundary", f"the graph output {node.output} must not be an input or a constant itself")
-        if plan.draft.type(plan.result) != g.types[node.output]:
-            text = f"the new value is {plan.draft.type(plan.result)}, the old one is {g.types[node.output]}"
-            return self._undo(plan, "other-type", text)
+        for old, new in zip(node.outputs, plan.results, strict=True):
+            if plan.draft.type(new) != g.types[old]:
+                text = f"the new value is {plan.draft.type(new)}, the old one is {g.types[old]}"
+                return self._undo(plan, "other-type", text)
         ids = self.options.disabled_rules
         if plan.rule.name in ids or plan.decision("disabled", "").id in ids:
             self._blocked.add((plan.rule.name, node.output))
@@ -268,7 +271,7 @@ class _Rewriter:
         return plan
 
     def _is_made(self, plan: _Plan) -> bool:
-        return plan.draft.makes(plan.result) or self.graph.producer(plan.result) is not None
+        return all(plan.draft.makes(r) or self.graph.producer(r) is not None for r in plan.results)
 
     def _undo(self, plan: _Plan, code: str, text: str) -> Refusal:
         self._blocked.add((plan.rule.name, plan.match.root.output))
@@ -294,22 +297,25 @@ class _Rewriter:
 
     def _commit(self, plan: _Plan) -> None:
         """Put the draft in the place of the root; what nobody reads any more goes."""
-        g, old = self.graph, plan.match.root.output
-        self._refused.pop((plan.rule.name, old), None)
+        g, root = self.graph, plan.match.root
+        self._refused.pop((plan.rule.name, root.output), None)
         self._said.append(plan.decision("taken", plan.rule.doc.splitlines()[0] if plan.rule.doc else ""))
         self.steps += 1
-        nodes, constants = plan.draft.needed(plan.result)
+        nodes, constants = plan.draft.needed(*plan.results)
         for name, array in constants.items():
             g.add_constant(array, name)
         for node in nodes:
             g.insert(node)
-        result = plan.result
-        keep_apart = g.is_output(old) and g.producer(result) is None
-        if keep_apart:
-            result = g.emit("identity", [result], origin=user_names(plan.match.trail))
-        g.redirect(old, result)
-        g.remove(plan.match.root)
-        if keep_apart or plan.draft.makes(result):
+        renamed = []
+        for old, result in zip(root.outputs, plan.results, strict=True):
+            keep_apart = g.is_output(old) and g.producer(result) is None
+            if keep_apart:
+                result = g.emit("identity", [result], origin=user_names(plan.match.trail))
+            g.redirect(old, result)
+            if keep_apart or plan.draft.makes(result):
+                renamed.append((result, old))
+        g.remove(root)
+        for result, old in renamed:
             g.rename(result, old)
         self._drop_unused(plan.match.trail[1:])
 

@@ -5,10 +5,11 @@
         '''x * 1 -> x'''
         return m["x"]
 
-The function makes the value that stands for the root, or returns a Refusal; `when` holds the conditions that other
-rules have too. `rounding` is the class: "exact", "reassociating" (other rounding, a bound of the same order as the
-original's) or "approximate". `cases` describe graphs in which the rule must fire, and neighbours in which it must
-not; the tests make the graphs from `before`, so that a rule is tested from its own definition.
+The function makes the value that stands for the root (a tuple of them for a root of several outputs), or returns a
+Refusal; `when` holds the conditions that other rules have too. `rounding` is the class: "exact", "reassociating" (other
+rounding, a bound of the same order as the original's) or "approximate". `cases` describe graphs in which the rule must
+fire, and neighbours in which it must not; the tests make the graphs from `before`, so that a rule is tested from its
+own definition.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Pattern
 
 Rounding = Literal["exact", "reassociating", "approximate"]
-Build = Callable[[Match, Draft], str | Refusal]
+Build = Callable[[Match, Draft], str | tuple[str, ...] | Refusal]
 Condition = Callable[[Match], Refusal | None]
 
 

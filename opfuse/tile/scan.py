@@ -17,7 +17,7 @@ from __future__ import annotations
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.index import Index
 from opfuse.ir.ops import scan_of, structure_of
-from opfuse.ir.scalar import Const, Scalar
+from opfuse.ir.scalar import Operand, Scalar, walk
 from opfuse.ir.scan import Carried, Product, Scan, summed_index
 from opfuse.ir.structure import Access
 from opfuse.tile.program import Buffer, Carry, Dot, Loop, Phase, Rename, Store, Tile
@@ -49,8 +49,8 @@ class ScanLowering(Values):
         """Its results leave the region as they are, and what it reads is made point by point."""
         for value in self.graph.outputs.values():
             if value not in node.outputs:
-                raise Refused("after-recurrence", f"{value} is no result of {node.op}: it is made in a kernel of its own",
-                              node=node.name)  # fmt: skip
+                text = f"{value} is no result of {node.op}: it is made in a kernel of its own"
+                raise Refused("after-recurrence", text, node=node.name)
         for other in self.graph.nodes.values():
             structure = structure_of(self.graph, other)
             if other is not node and (structure is None or structure.reduce_axes):
@@ -99,9 +99,9 @@ class _Steps:
             self.made[k] = to.fresh_tile("state", self.inside, v.dtype)
         scope = Scope(time)
         to.scopes.append(scope)
-        for k, v in enumerate(scan.values):
-            if k not in carried:
-                self.made[k] = self.value(v)
+        for k, each in enumerate(scan.values):
+            if k not in self.made:
+                self.made[k] = self.value(each)
         nexts = {k: self.tile(v.next) for k, v in carried.items()}
         self.store_each()
         to.scopes.pop()
@@ -109,7 +109,12 @@ class _Steps:
         return Loop(time, carries, tuple(scope.statements))
 
     def first(self, v: Carried) -> Scalar:
-        return v.init if isinstance(v.init, Const) else self.read(v.init)
+        if isinstance(v.init, Access):
+            return self.read(v.init)
+        for x in walk(v.init):
+            if isinstance(x, Operand):
+                self.made[x.index] = self.value(self.scan.values[x.index])
+        return self.to.fill(v.init, self.made, self.here)
 
     def carried(self, k: int) -> Tile:
         tile = self.made[k]

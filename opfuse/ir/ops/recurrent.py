@@ -182,7 +182,7 @@ def _oracle(cell: Cell, attrs: Any, arrays: Any) -> tuple[Any, ...]:
         functions = attrs["activations"][d * cell.functions : (d + 1) * cell.functions]
         for row in range(batch):
             count = time if lengths is None else min(max(int(lengths[row]), 0), time)
-            state = [s[d, row] for s in lasts]
+            state = [s[d, row] if lengths is None or lengths[row] > 0 else np.zeros(hidden, kind) for s in lasts]
             for t in reversed(range(count)) if back else range(count):
                 state = _EQUATIONS[cell.steps](attrs, functions, x[t, row].astype(kind), weights, bias, state)
                 y[t, d, row] = state[0]

@@ -6,8 +6,9 @@
 
 One direction each; `reverse` goes from the last step to the first and puts every result where its input stood. r is
 [gates, H (of the state), H]; y is [T, B, H], y_h and y_c are [B, H]. A row of the batch stands still, and gives zeros,
-from its length on. A clip bounds what goes into the gates, and not the cell on its way out (as ONNX Runtime has it; the
-specification leaves it open). Types are float32 or float64: whoever has half precision widens first.
+from its length on; one of length 0 ends in states of zeros. A clip bounds what goes into the gates, and not the cell on
+its way out (so does ONNX Runtime; the specification leaves it open). Types are float32 or float64: whoever has half
+precision widens first.
 """
 
 from __future__ import annotations
@@ -78,17 +79,13 @@ class _Steps:
         self.place = (position(self.row), self.column.index)
         self.at = Index(((self.time.index.terms[0][0], -1),), time - 1) if call["reverse"] else self.time.index
         self.b = ScanBuilder(self.time, (self.row, self.column))
-        self.runs = self._runs()
-
-    def _runs(self) -> Scalar | None:
-        """Does the row of the batch still run? None where all do, always."""
-        if not self.call.has(self.lengths_at):
-            return None
-        length = self.b.read(self.lengths_at, self.place[:1], self.call.type(self.lengths_at).dtype)
-        now: Scalar = Position(self.time.name)
-        if self.call["reverse"]:
-            now = apply("sub", extent(self.time.extent - 1), now)
-        return self.b.value(apply("lt", now, cast(length, DType.I64)))
+        self.length: Scalar | None = None
+        self.runs: Scalar | None = None  # does the row of the batch still run? None where all do, always
+        if call.has(lengths_at):
+            self.length = cast(self.b.read(lengths_at, self.place[:1], call.type(lengths_at).dtype), DType.I64)
+            now: Scalar = Position(self.time.name)
+            now = apply("sub", extent(time - 1), now) if call["reverse"] else now
+            self.runs = self.b.value(apply("lt", now, self.length))
 
     def gate(self, number: int) -> Operand:
         """A projected gate at this step."""
@@ -96,8 +93,13 @@ class _Steps:
         return self.b.read(0, (self.at, self.place[0], column), self.dtype)
 
     def state(self, k: int) -> Operand:
-        there = self.call.has(k)
-        return self.b.carry(Access(k, self.place) if there else const(0, self.dtype), self.dtype)
+        if not self.call.has(k):
+            return self.b.carry(const(0, self.dtype), self.dtype)
+        if self.length is None:
+            return self.b.carry(Access(k, self.place), self.dtype)
+        given, zero = self.b.read(k, self.place, self.dtype), const(0, self.dtype)
+        some = apply("lt", const(0, DType.I64), self.length)
+        return self.b.carry(apply("select", some, given, zero), self.dtype)
 
     def product(self, value: Operand, number: int, start: Scalar) -> Operand:
         weight = Access(1, (Index((), number), summed_index(), self.place[1]))
@@ -171,7 +173,7 @@ def _walk(gates: Any, lengths: Any, states: Sequence[Any], reverse: bool, hidden
     lasts = [np.zeros((batch, hidden), gates.dtype) if s is None else s.copy() for s in states]
     for row in range(batch):
         count = time if lengths is None else int(np.clip(lengths[row], 0, time))
-        state = tuple(s[row] for s in lasts)
+        state = tuple(s[row] if count or lengths is None else np.zeros_like(s[row]) for s in lasts)
         for t in reversed(range(count)) if reverse else range(count):
             y[t, row], state = step(gates[t, row], state)
         for s, value in zip(lasts, state, strict=True):

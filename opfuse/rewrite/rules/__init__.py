@@ -24,6 +24,7 @@ from opfuse.rewrite.rules import (
     movement,
     normalisation,
     padding,
+    recurrent,
     transposes,
 )
 
@@ -35,7 +36,7 @@ class Pass:
 
 
 SIMPLIFY = (*constants.RULES, *movement.RULES, *arithmetic.RULES, *broadcasting.RULES)
-CANONICAL = (*activation.RULES, *normalisation.RULES, *embedding.RULES)
+CANONICAL = (*recurrent.RULES, *activation.RULES, *normalisation.RULES, *embedding.RULES)
 LINEAR = (*arithmetic.SCALING, *linear.RULES, *padding.RULES)
 LAYOUT = (*layout.RULES, *conv_transpose.RULES, *transposes.RULES)
 
