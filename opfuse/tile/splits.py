@@ -47,6 +47,7 @@ class _Search:
         self.extents: dict[str, Dim] = {
             f"{d}/{k}": e for d, whole in enumerate(parts) for k, e in enumerate(whole)
         }  # fmt: skip
+        self.places = {f"{d}/{k}": (d, k) for d, whole in enumerate(parts) for k in range(len(whole))}
         self.seen: set[tuple[str, tuple[Index, ...]]] = set()
 
     def first(self, value: str) -> tuple[int, int, Dim] | None:
@@ -86,8 +87,8 @@ class _Search:
     def _cut(self, term: Quotient | Remainder) -> tuple[int, int, Dim] | None:
         """Where a quotient of a root axis alone parts it evenly."""
         match term.numerator.terms:
-            case ((AxisTerm(name), 1),) if term.numerator.const == 0 and "/" in name:
-                d, k = map(int, name.split("/"))
+            case ((AxisTerm(name), 1),) if term.numerator.const == 0 and name in self.places:
+                d, k = self.places[name]
                 extent, divisor = self.extents[name], term.divisor
                 even = mod(extent, divisor) == 0 and divisor != extent and non_negative(divisor - 2)
                 return (d, k, divisor) if even and len(self.parts[d]) < MOST_PARTS else None
