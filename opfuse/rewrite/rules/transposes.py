@@ -26,6 +26,7 @@ SOFTMAXES = ("softmax", "log_softmax")
 MOVEMENTS = ("pad", "slice", "repeat", "resample")
 WINDOWS = ("conv", "max_pool", "avg_pool", "batch_norm", "instance_norm")
 Perm = tuple[int, ...]
+DEPTH = 6  # elementwise operators to look through for a transpose that will come
 
 
 def inverse(perm: Sequence[int]) -> Perm:
@@ -44,12 +45,19 @@ def perm_of(graph: Graph, value: str | None) -> Perm | None:
 
 
 # ---- who lets a transpose pass ---------------------------------------------------------------------------------------
-def passes(graph: Graph, node: Node, perm: Perm) -> Refusal | None:
-    """Can a transpose by `perm` of the node's operand move behind the node?"""
+def passes(graph: Graph, node: Node, perm: Perm, assumed: frozenset[str], depth: int) -> Refusal | None:
+    """Can a transpose by `perm` of the node's operand move behind the node?
+
+    `assumed` are transposed values that are being asked about already: x + x * g passes if x * g does, and that if x.
+    """
     if node.op in ELEMENTWISE:
-        return _elementwise_passes(graph, node, perm)
+        return _elementwise_passes(graph, node, perm, assumed, depth)
     if node.op == "concat":
-        others = [i for i in node.inputs if perm_of(graph, i) != perm and not graph.is_constant(i)]
+        others = [
+            i
+            for i in node.reads
+            if not graph.is_constant(i) and not _will_be_transposed(graph, i, perm, assumed, depth)
+        ]
         return (
             Refusal("other-order", f"{others[0]} is not transposed likewise", {"value": str(others[0])})
             if others
@@ -67,24 +75,49 @@ def passes(graph: Graph, node: Node, perm: Perm) -> Refusal | None:
     return Refusal("fixed-order", f"{node.op} depends on the order of its axes", {"node": node.name})
 
 
-def _elementwise_passes(graph: Graph, node: Node, perm: Perm) -> Refusal | None:
+def _elementwise_passes(graph: Graph, node: Node, perm: Perm, assumed: frozenset[str], depth: int) -> Refusal | None:
     if graph.types[node.output].rank != len(perm):
         return Refusal("widens", f"{node.name} gives its operands another rank", {"node": node.name})
     for i in node.reads:
-        if perm_of(graph, i) == perm or graph.is_constant(i):
+        if _any_order(graph, i, perm) or _will_be_transposed(graph, i, perm, assumed, depth):
             continue
-        shape = graph.types[i].shape
-        lifted = (1,) * (len(perm) - len(shape)) + shape
-        if not moves_no_data(lifted, inverse(perm)):
-            return Refusal("other-order", f"{i} is not transposed likewise", {"value": i})
+        return Refusal("other-order", f"{i} is not transposed likewise", {"value": i})
     return None
 
 
-def all_readers_pass(graph: Graph, value: str, perm: Perm) -> Refusal | None:
+def _any_order(graph: Graph, value: str, perm: Perm) -> bool:
+    """A constant, or an operand whose transpose moves no data."""
+    shape = graph.types[value].shape
+    return graph.is_constant(value) or moves_no_data((1,) * (len(perm) - len(shape)) + shape, inverse(perm))
+
+
+def _will_be_transposed(graph: Graph, value: str, perm: Perm, assumed: frozenset[str], depth: int) -> bool:
+    """Made by a transpose, or by elementwise operators that one moves through first."""
+    if perm_of(graph, value) == perm:
+        return True
+    node = graph.producer(value)
+    if node is None or node.op not in ELEMENTWISE or depth == 0:
+        return False
+    if all(_any_order(graph, i, perm) for i in node.reads):
+        return False
+    if _elementwise_passes(graph, node, perm, assumed, depth - 1) is not None:
+        return False
+    turned = [i for i in node.reads if perm_of(graph, i) == perm]
+    return all(all_readers_pass(graph, i, perm, assumed, depth - 1) is None for i in turned)
+
+
+def all_readers_pass(
+    graph: Graph, value: str, perm: Perm, assumed: frozenset[str] = frozenset(), depth: int = DEPTH
+) -> Refusal | None:
     """Does everything that reads a transposed value let the transpose pass?"""
+    if value in assumed:
+        return None
     if graph.is_output(value):
         return Refusal("graph-output", f"{value} is a graph output", {"value": value})
-    return next((no for n in graph.consumers(value) if (no := passes(graph, n, perm)) is not None), None)
+    assumed |= {value}
+    return next(
+        (no for n in graph.consumers(value) if (no := passes(graph, n, perm, assumed, depth)) is not None), None
+    )
 
 
 # ---- elementwise, concat ---------------------------------------------------------------------------------------------
@@ -109,6 +142,17 @@ def _gated(g: Graph) -> list[str]:
     return [g.emit("mul", [_turned(g, "a", 2, 4, 5, 3), _value(g, "gate", 2, 3, 1, 1)])]
 
 
+def _squeezed_and_excited(g: Graph) -> list[str]:
+    t = _turned(g, "a", 2, 4, 5, 3)
+    gate = g.emit("sigmoid", [g.emit("reduce_mean", [t], {"axes": (2, 3), "keepdims": True})])
+    return [g.emit("relu", [g.emit("add", [t, g.emit("mul", [t, gate])])])]
+
+
+def _half_turned(g: Graph) -> list[str]:
+    t = _turned(g, "a", 2, 4, 5, 3)
+    return [g.emit("add", [t, g.emit("relu", [_value(g, "b", 2, 3, 4, 5)])])]
+
+
 def _one_side(g: Graph) -> list[str]:
     return [g.emit("add", [_turned(g, "a", 2, 4, 5, 3), _value(g, "b", 2, 3, 4, 5)])]
 
@@ -120,6 +164,7 @@ def _also_shown(g: Graph) -> list[str]:
 
 @rule("exact", any_node(ELEMENTWISE, "f", reading="transpose"), cases=(
     Case(build=_with_bias), Case(build=_residual), Case(build=_gated), Case(build=_one_side, fires=False),
+    Case(build=_squeezed_and_excited), Case(build=_half_turned, fires=False),
     Case(build=_also_shown, fires=False),
 ))  # fmt: skip
 def transpose_through_elementwise(m: Match, to: Draft) -> str | Refusal:
