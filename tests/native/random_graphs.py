@@ -87,18 +87,18 @@ class Maker:
     # ---- the whole --------------------------------------------------------------------------------------------------
     def make(self, steps: int) -> Graph:
         for _ in range(steps):
-            saved = self.graph.copy()
+            saved, known = self.graph.copy(), len(self.values)
             try:
-                made = STEPS[int(self.rng.integers(len(STEPS)))](self)
+                made: str | None = STEPS[int(self.rng.integers(len(STEPS)))](self)
             except (OperatorError, ValueError):
+                made = None
+            if made is None or np.prod(self.shape(made), dtype=np.int64) > LARGEST:
                 self.graph.restore(saved)
-                continue
-            if np.prod(self.shape(made), dtype=np.int64) > LARGEST:
-                self.graph.restore(saved)
+                del self.values[known:]
             else:
                 self.add(made)
-        made = [v for v in self.values if self.graph.producer(v) is not None] or self.values
-        shown = [v for v in made if v == made[-1] or self.chance(0.15)]
+        inner = [v for v in self.values if self.graph.producer(v) is not None] or self.values
+        shown = [v for v in inner if v == inner[-1] or self.chance(0.15)]
         self.graph.set_outputs({f"y{k}": v for k, v in enumerate(shown)})
         self.graph.remove_dead()
         return self.graph
@@ -318,10 +318,59 @@ def trilu(m: Maker) -> str:
     return m.emit("trilu", [m.value()], {"k": int(m.rng.integers(-2, 3)), "upper": m.chance(0.5)})
 
 
+# ---- what models are made of -----------------------------------------------------------------------------------------
+def attention(m: Maker) -> str:
+    """softmax(q k / c + mask) v, the heads in front or split off the last dimension."""
+    x = m.value()
+    if len(m.shape(x)) < 2:
+        raise OperatorError("no rows")
+    rows, size = m.shape(x)[-2:]
+    if len(m.shape(x)) == 3 and size % 4 == 0 and size:
+        x = m.emit("reshape", [x], {"shape": (*m.shape(x)[:2], 4, size // 4)})
+        x = m.emit("transpose", [x], {"perm": (0, 2, 1, 3)})
+        size //= 4
+    q, v = (m.emit("matmul", [x, m.numbers((size, size), 0.3)]) for _ in range(2))
+    batch = tuple(range(len(m.shape(x)) - 2))
+    k = m.emit("transpose", [x], {"perm": (*batch, len(batch) + 1, len(batch))})
+    scores = m.emit("mul", [m.emit("matmul", [q, k]), m.graph.add_constant(np.array(0.5, m.dtype.numpy))])
+    if m.chance(0.5):
+        scores = m.emit("add", [scores, m.numbers((rows,))])
+    return m.emit("matmul", [m.emit("softmax", [scores], {"axis": len(batch) + 1}), v])
+
+
+def block(m: Maker) -> str:
+    """conv, norm, activation, and the input added where it fits."""
+    x = m.add(conv(m))
+    y = m.emit("relu", [batch_norm(m)])
+    return m.emit("add", [x, y]) if m.shape(x) == m.shape(y) else y
+
+
+def feed_forward(m: Maker) -> str:
+    x = m.value()
+    if not m.shape(x):
+        raise OperatorError("no columns")
+    width, inner = m.shape(x)[-1], m.size()
+    y = m.emit("add", [m.emit("matmul", [x, m.numbers((width, inner), 0.3)]), m.numbers((inner,))])
+    y = m.emit(m.among(("gelu", "relu", "silu")), [y])
+    y = m.emit("add", [m.emit("matmul", [y, m.numbers((inner, width), 0.3)]), m.numbers((width,))])
+    return m.emit("layer_norm", [m.emit("add", [x, y])], {"axis": len(m.shape(x)) - 1, "epsilon": 1e-3})
+
+
+def pick(m: Maker) -> str:
+    """The largest of each row, by its place."""
+    x = m.value()
+    shape = m.shape(x)
+    if not shape or 0 in shape:
+        raise OperatorError("nothing to pick from")
+    axis = int(m.rng.integers(len(shape)))
+    places = m.emit(m.among(("argmax", "argmin")), [x], {"axis": axis, "keepdims": True})
+    return m.emit("gather_elements", [x, places], {"axis": axis})
+
+
 STEPS: tuple[Step, ...] = (
     unary, unary, unary, binary, binary, binary, binary, compare, logic, select, from_bool, clip, reduce, reduce,
     softmax, layer_norm, matmul, matmul, conv, conv, pool, batch_norm, reshape, reshape, transpose, transpose, part,
-    concat, expand, pad, repeated, gather, trilu,
+    concat, expand, pad, repeated, gather, trilu, attention, block, feed_forward, pick,
 )  # fmt: skip
 
 

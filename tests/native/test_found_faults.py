@@ -108,10 +108,17 @@ def two_views_between(g: Graph) -> str:
     return g.emit("matmul", [a, b])
 
 
+def scale_in_half_precision(g: Graph) -> str:
+    """A scale folded into weights would round every one of them."""
+    window = {"strides": (2,), "dilations": (2,), "pads": (0, 1)}
+    x = g.emit("conv", [given(g, "x", (17, 17, 33), DType.BF16), normal(g, (33, 17, 1), DType.BF16)], window)
+    return g.emit("mul", [g.add_constant(np.array(0.19, DType.BF16.numpy)), x])
+
+
 GRAPHS: tuple[Build, ...] = (
     gathered_along_the_sum, gathered_on_both_sides, counting_down_under_a_pad, one_element_under_a_pad, padded_number,
     names_that_count_on, widths_from_pass_to_pass, nothing_to_multiply, nothing_to_sum, no_columns,
-    no_rows_with_a_border, scores_of_a_broadcast, two_views_between,
+    no_rows_with_a_border, scores_of_a_broadcast, two_views_between, scale_in_half_precision,
 )  # fmt: skip
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import opfuse
+from opfuse.ir.evaluate import evaluate
 from opfuse.ir.types import DType
+from opfuse.report.error_bounds import analyse, worst_case
 from opfuse.target import ISAS, host
-from tests.native.random_graphs import check_answers, random_feeds, random_graph
+from tests.native.random_graphs import SLACK, check_answers, random_feeds, random_graph
 
 NARROWER = ISAS[ISAS.index(host().isa) + 1 :]
 
@@ -36,13 +38,13 @@ def check(seed: int, cache: Path, dtype: DType = DType.F32, isa: str | None = No
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("seed", range(1000, 1060))
+@pytest.mark.parametrize("seed", range(1000, 1050))
 def test_random_graph(seed: int, cache: Path) -> None:
     check(seed, cache)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F16, DType.BF16], ids=repr)
 def test_other_types(seed: int, dtype: DType, cache: Path) -> None:
     check(seed + 2000, cache, dtype, unfused=False)
@@ -50,24 +52,26 @@ def test_other_types(seed: int, dtype: DType, cache: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("isa", NARROWER)
-@pytest.mark.parametrize("seed", range(3000, 3015))
+@pytest.mark.parametrize("seed", range(3000, 3010))
 def test_narrower_cpu(seed: int, isa: str, cache: Path) -> None:
     check(seed, cache, isa=isa, unfused=False)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("seed", range(20))
 def test_the_judge_sees_a_wrong_element(seed: int) -> None:
-    """A value a thousandth of the largest off is no rounding."""
-    from opfuse.ir.evaluate import evaluate
-
+    """The oracle's own answer passes; one element beyond its bound does not."""
     graph = random_graph(seed + 500)
     feeds = random_feeds(graph, seed + 500)
     right = evaluate(graph, feeds)
-    name = next((n for n, a in right.items() if a.dtype.kind == "f" and a.size and np.isfinite(a).all()), None)
-    if name is None:
-        pytest.skip("no finite output")
     check_answers(graph, feeds, right)
-    wrong = right[name].copy()
-    wrong.flat[-1] += 1e-3 * max(1.0, float(np.abs(wrong).max()))
-    with pytest.raises(AssertionError, match="elements are wrong"):
-        check_answers(graph, feeds, {**right, name: wrong})
+    _, bounds = analyse(graph, feeds, worst_case)
+    for name, value in graph.outputs.items():
+        bound = bounds[value].full().ravel()
+        judged = np.flatnonzero(np.isfinite(bound) & np.isfinite(right[name].ravel()) & (bound < 1e30))
+        if right[name].dtype.kind == "f" and judged.size:
+            at = int(judged[-1])
+            wrong = right[name].copy()
+            wrong.flat[at] += 2 * SLACK * bound[at] + 1e-5 * (1 + abs(wrong.flat[at]))
+            with pytest.raises(AssertionError, match=f"{name}: 1 of .* elements are wrong"):
+                check_answers(graph, feeds, {**right, name: wrong})
