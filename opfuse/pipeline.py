@@ -21,7 +21,7 @@ from opfuse.decision import Decision, Ledger, Refusal
 from opfuse.errors import ModelError, OptionError
 from opfuse.frontends.onnx.load import load as load_onnx
 from opfuse.fuse.grouping import Group, group, kernel_decision
-from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel
+from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel, why_on_host
 from opfuse.ir.graph import Graph, user_names
 from opfuse.options import Options
 from opfuse.plan.build import build_plan
@@ -157,8 +157,7 @@ def kernel_of(
     provider = next(p for p in providers if p.name == grouped.claim.provider)
     kernel = provider.build(graph, grouped.claim)
     if isinstance(kernel, HostKernel):
-        refusal = providers[0].claim(graph, grouped.region, target)
-        assert isinstance(refusal, Refusal)
+        refusal = why_on_host(providers[0].claim(graph, grouped.region, target), grouped.claim)
         kernel = replace(kernel, reason=refusal)
         ledger.add(Decision("host", kernel.name, user_names(grouped.region.members(graph)), "taken", refusal.text,
                             refusal.code, refusal.facts))  # fmt: skip

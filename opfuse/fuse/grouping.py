@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from opfuse.decision import Decision, Ledger, Refusal
 from opfuse.fuse.legality import Partition, join_refusal
-from opfuse.fuse.provider import Claim, Cost, Provider
+from opfuse.fuse.provider import Claim, Cost, Provider, why_on_host
 from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph, Node, user_names
 from opfuse.ir.index import Index, flatten
@@ -187,17 +187,16 @@ class Grouping:
         if isinstance(answer, Refusal):
             return answer.code, answer.text, dict(answer.facts)
         if not answer.native:
-            return self.host_boundary(self.ordered(parts))
+            return self.host_boundary(self.ordered(parts), answer)
         apart = self.apart(parts)
         facts: dict[str, object] = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
         if apart is not None and not apart.allows(answer.cost.seconds):
             return "no-gain", "one kernel is predicted no faster than two", facts
         return "switched-off", "joined it would be faster, but one of the nodes is kept apart (--no-fuse)", facts
 
-    def host_boundary(self, names: Sequence[str]) -> tuple[str, str, dict[str, object]]:
-        """Why no native provider takes the joined nodes: the first one's own words."""
-        refusal = self.providers[0].claim(self.graph, Region.of(self.graph, names), self.target)
-        assert isinstance(refusal, Refusal)
+    def host_boundary(self, names: Sequence[str], chosen: Claim) -> tuple[str, str, dict[str, object]]:
+        """Why no native provider takes the joined nodes."""
+        refusal = why_on_host(self.providers[0].claim(self.graph, Region.of(self.graph, names), self.target), chosen)
         return refusal.code, refusal.text, dict(refusal.facts)
 
 

@@ -40,6 +40,14 @@ class Claim:
     native: bool = True  # False: Python between native segments; such kernels are never grown
 
 
+def why_on_host(first: Claim | Refusal, chosen: Claim) -> Refusal:
+    """Why a region runs in Python: the generator's own words, or that it was predicted to be slower."""
+    if isinstance(first, Refusal):
+        return first
+    facts = {"chosen_s": chosen.cost.seconds, "generated_s": first.cost.seconds}
+    return Refusal("slower", f"{first.provider} is predicted to be slower than {chosen.provider}", facts)
+
+
 @dataclass(frozen=True)
 class TileKernel:
     """A generated kernel: tile program and schedule, printed by the target's code generator.

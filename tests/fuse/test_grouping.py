@@ -7,12 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from opfuse.decision import Ledger
+from opfuse.decision import Ledger, Refusal
 from opfuse.fuse.grouping import Group, group, is_view, kernel_decision
 from opfuse.fuse.legality import Partition, join_refusal
+from opfuse.fuse.provider import Claim, Cost, HostKernel, Kernel
+from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
+from opfuse.pipeline import kernel_of
 from opfuse.providers.cpu import CpuProvider
 from opfuse.providers.reference import ReferenceProvider
 from opfuse.target import DESCRIBED_CPU, Target
@@ -143,6 +146,32 @@ def test_an_operator_without_loops_runs_on_the_host() -> None:
     g.set_outputs({"y": g.emit("cumsum", [x], {"axis": 1})})
     groups, _ = grouped(g)
     assert [x.claim.provider for x in groups if x.claim] == ["cpu", "reference"]
+
+
+class QuickHostRelu:
+    """Says that it runs a lone relu in no time, in Python."""
+
+    name = "quick"
+
+    def claim(self, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
+        if [n.op for n in region.members(graph)] != ["relu"]:
+            return Refusal("not-relu", "no relu by itself")
+        return Claim(self.name, region, Cost(1e-12, 0, 0), native=False)
+
+    def build(self, graph: Graph, claim: Claim) -> Kernel:
+        return HostKernel("relu", claim.region, lambda inputs: [np.maximum(inputs[0], 0)], claim.cost, self.name, ())
+
+
+def test_a_host_provider_that_is_quicker_takes_a_region_and_the_ledger_says_so() -> None:
+    g = Graph()
+    g.set_outputs({"y": g.emit("relu", [g.add_input("x", f32(8, 8))])})
+    providers = (CpuProvider(), QuickHostRelu(), ReferenceProvider())
+    ledger = Ledger()
+    (only,) = group(g, providers, TARGET, Options(), ledger)
+    kernel = kernel_of(g, only, providers, TARGET, ledger)
+    assert isinstance(kernel, HostKernel) and kernel.provider == "quick"
+    (said,) = ledger.of("host")
+    assert said.code == "slower" and said.facts["generated_s"] > said.facts["chosen_s"] == 1e-12
 
 
 @pytest.mark.parametrize("rows", [1, 7, 80])
