@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tests.frontends.recurrent_cases import recurrent_cases
 from tests.frontends.small_models import Arrays
 
 RNG = np.random.default_rng(7)
@@ -341,7 +342,11 @@ def _resize() -> list[ImportCase]:
     return out
 
 
+def _recurrences() -> list[ImportCase]:
+    return [case(r.op, r.opsets, r.feeds, r.body, r.outputs, r.terms, r.constants) for r in recurrent_cases()]
+
+
 CASES: tuple[ImportCase, ...] = (
     *_elementwise(), *_reductions(), *_contractions(), *_pools(), *_movement(), *_indexing(), *_normalisation(),
-    *_resize(),
+    *_resize(), *_recurrences(),
 )  # fmt: skip

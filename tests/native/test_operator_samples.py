@@ -30,11 +30,12 @@ def check_sample(operator: Operator, sample: Sample, cache: Path, **options: Any
     on_host = [d.reason for d in exe.model.ledger if d.kind == "host"]
     assert not on_host or operator.kind is Kind.HOST
     with np.errstate(all="ignore"):
-        native, right = evaluate(graph, feeds)["y"], evaluate(graph, feeds, "f64")["y"]
-        right = right.astype(native.dtype) if DType.of(native.dtype).is_float else native
-    answer = exe(feeds)["y"]
-    assert answer.dtype == native.dtype
-    assert_close(answer, right, DType.of(native.dtype), steps_of(None, arrays))
+        native, wide = evaluate(graph, feeds), evaluate(graph, feeds, "f64")
+    for name, answer in exe(feeds).items():
+        dtype = native[name].dtype
+        right = wide[name].astype(dtype) if DType.of(dtype).is_float else native[name]
+        assert answer.dtype == dtype
+        assert_close(answer, right, DType.of(dtype), steps_of(None, arrays))
 
 
 @pytest.fixture(scope="module")
