@@ -1,4 +1,4 @@
-"""The command line: `opfuse compile | run | explain | verify | bench | ops | doctor`, the same as `python -m opfuse`.
+"""The command line: `opfuse compile | run | explain | verify | profile | bench | ops | doctor`.
 
     opfuse compile model.onnx -o model.opf --threads 2 --shape input=1x3x224x224
     opfuse run model.opf --input input=image.npy --output results/
@@ -47,6 +47,10 @@ NoFusions = Annotated[
     list[str] | None, typer.Option("--no-fuse", metavar="ID", help='leave a fusion out, by its id; "all" fuses nothing')
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="exact rewrites only: no change of rounding")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=FILE.npy", help="an input; or FILE.npz with several, by name"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="of random inputs")]
 
@@ -97,10 +101,7 @@ def compile_command(
 @app.command("run", help="Run a model on files, or on random inputs where none are given.")
 def run_command(
     model: ModelOrArtifact,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="NAME=FILE.npy", help="an input; or FILE.npz with several, by name"),
-    ] = None,
+    input_: Inputs = None,
     output: Annotated[Path | None, typer.Option("--output", help="folder to write NAME.npy of every output to")] = None,
     threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None, no_fuse: NoFusions = None,
     strict: Strict = False, seed: Seed = 0, as_json: AsJson = False,
@@ -184,6 +185,25 @@ def bench_command(
         print_json(report.to_json())
     else:
         print_parts(lambda width: [report.text(width)])
+
+
+@app.command("profile", help="Where the time of a call goes, kernel by kernel, and what the machine would allow.")
+def profile_command(
+    model: ModelOrArtifact, input_: Inputs = None, threads: Threads = None, shape: Shapes = None,
+    no_rule: NoRules = None, no_fuse: NoFusions = None, strict: Strict = False,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="of measuring, fused and unfused each")] = 1.0,
+    seed: Seed = 0, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
+    feeds = read_inputs(executable, input_) if input_ else random_inputs(executable, seed)
+    with progress(f"measuring {model.name}"):
+        report = executable.profile(feeds=feeds, seconds=seconds)
+    if as_json:
+        print_json(report.to_json())
+        return
+    from opfuse.report.profile_text import parts
+
+    print_parts(lambda width: parts(report, width))
 
 
 @app.command("ops", help="Which operators and opsets are supported.")

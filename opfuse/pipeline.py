@@ -193,7 +193,7 @@ def load_model(path: str | Path) -> Executable:
     return load(path, Reports(Stages()))
 
 
-# ---- for verify ------------------------------------------------------------------------------------------------------
+# ---- for reports -----------------------------------------------------------------------------------------------------
 class Stages:
     """The stages one by one, as `report.numerics` asks for them."""
 
@@ -203,6 +203,9 @@ class Stages:
 
     def compiled(self, graph: Graph, options: Options) -> Run:
         return named(build(graph, options))
+
+    def built(self, graph: Graph, options: Options) -> CompiledModel:
+        return build(graph, options)
 
     def traced(self, graph: Graph, options: Options) -> Trace:
         """The same kernels, planned so that every value between them is an output and keeps memory of its own."""

@@ -130,7 +130,9 @@ def _offset(graph: Graph, node: Node, value: str) -> int | None:
     """The constant integer that an add or sub puts onto `value`; None where it is not one number."""
     other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]
     constant = _constant(graph, other)
-    if constant is None or constant.size != 1 or not np.isfinite(float(constant.reshape(()))) or (node.op == "sub" and node.inputs[0] != value):
+    if constant is None or constant.size != 1 or (node.op == "sub" and node.inputs[0] != value):
+        return None
+    if not np.isfinite(float(constant.reshape(()))):
         return None
     number = int(constant.reshape(()))
     return number if node.op == "add" else -number

@@ -1,4 +1,4 @@
-"""What an executable's `explain()` and `verify()` call; the pipeline makes one and passes it in.
+"""What an executable's `explain()`, `verify()` and `profile()` call; the pipeline makes one and passes it in.
 
     Executable(graph, options, build, reports=Reports(pipeline))
     executable.verify(inputs=3)             # three random feeds and the adversarial ones
@@ -10,19 +10,22 @@ Also the feeds of a model: from the imported graph, or (where only a compiled fi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph
+from opfuse.options import Options
 from opfuse.plan.plan import Plan
 from opfuse.report.bisect import verify
 from opfuse.report.explain import Explanation, explain
 from opfuse.report.feeds import Feed, FeedSpec, Span, adversarial_feeds, feed_specs, folder_feeds, random_feed
 from opfuse.report.numerics import Pipeline
+from opfuse.report.profile import Profiled, ProfileReport, profile
 from opfuse.report.verify_report import Report
 from opfuse.runtime.archive import Variant
 from opfuse.runtime.executable import Executable, specialise
@@ -30,8 +33,14 @@ from opfuse.runtime.executable import Executable, specialise
 RANDOM_FEEDS = 2
 
 
+class Stages(Pipeline, Protocol):
+    """What all reports together ask of the compiler."""
+
+    def built(self, graph: Graph, options: Options) -> Profiled: ...
+
+
 class Reports:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Stages) -> None:
         self._pipeline = pipeline
 
     def explain(self, executable: Executable) -> Explanation:
@@ -46,6 +55,25 @@ class Reports:
     def verify(self, executable: Executable, **options: Any) -> Report:
         """See `verify_executable`."""
         return verify_executable(self._pipeline, executable, **options)
+
+
+    def profile(self, executable: Executable, **options: Any) -> ProfileReport:
+        """See `profile_executable`."""
+        return profile_executable(self._pipeline, executable, **options)
+
+
+def profile_executable(
+    stages: Stages, executable: Executable, *, feeds: Mapping[str, np.ndarray] | None = None, seconds: float = 1.0
+) -> ProfileReport:  # fmt: skip
+    """On `feeds`, or the newest variant on random numbers; beside the same graph with nothing fused."""
+    given = random_feed(specs_of(executable), 0) if feeds is None else feeds
+    executable(given)  # compiles for these shapes where nothing is yet, and says what is wrong with the feeds
+    (variant,) = by_variant(executable, [Feed("profile", given)])
+    model, unfused = executable.variants[variant], None
+    if executable.graph is not None:
+        options = replace(executable.options, disabled_fusions=frozenset({"all"}))
+        unfused = stages.built(specialise(executable.graph, variant), options)
+    return profile(model, [given[p.name] for p in model.plan.inputs], before=unfused, seconds=seconds)
 
 
 def verify_executable(

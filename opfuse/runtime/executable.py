@@ -40,6 +40,8 @@ class Reports(Protocol):
 
     def verify(self, executable: Executable, **options: Any) -> Any: ...
 
+    def profile(self, executable: Executable, **options: Any) -> Any: ...
+
 
 @dataclass(frozen=True)
 class _Source:
@@ -214,6 +216,10 @@ class Executable:
     def verify(self, **options: Any) -> Any:
         """The answers against the float64 oracle."""
         return self._report().verify(self, **options)
+
+    def profile(self, **options: Any) -> Any:
+        """Time and ceilings of every kernel of the newest variant, with and without fusion."""
+        return self._report().profile(self, **options)
 
     def _report(self) -> Reports:
         if self._reports is None:
