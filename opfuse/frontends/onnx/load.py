@@ -129,8 +129,10 @@ def _fixed_symbols(inputs: Mapping[str, TensorType], shapes: Mapping[str, Sequen
         if len(shape) != declared.rank:
             raise InputError(name, text, f"give {declared.rank} numbers", code="bad-shape")
         for d, number in zip(declared.shape, shape, strict=True):
-            if equal.setdefault(str(d), int(number)) != number or (isinstance(d, int) and d != number):
-                raise InputError(name, f"{text}: {d} is {equal[str(d)] if not isinstance(d, int) else d}",
+            if isinstance(d, int) and d != number:
+                raise InputError(name, f"{text}: {number} stands where the model has {d}", code="bad-shape")
+            if equal.setdefault(str(d), int(number)) != number:
+                raise InputError(name, f"{text}: {d} is {equal[str(d)]} already",
                                  "dimensions of one name must be equal", code="bad-shape")  # fmt: skip
     return equal
 

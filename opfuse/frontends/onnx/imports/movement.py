@@ -49,7 +49,8 @@ def squeeze(call: Call) -> str:
     shape, given = call.shape(x), _given_axes(call)
     if given is None:
         if unknown := [d for d in shape if isinstance(d, SymbolicDim)]:
-            call.unsupported(f"it drops all dimensions of size 1, and whether {unknown[0]} is 1 is not known")
+            call.unsupported(f"it drops all dimensions of size 1, and whether {unknown[0]} is 1 is not known; "
+                             "give the shapes of the inputs")  # fmt: skip
         axes: tuple[int, ...] = tuple(k for k, d in enumerate(shape) if d == 1)
     else:
         axes = call.axes(given, len(shape))
