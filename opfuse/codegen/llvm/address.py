@@ -156,7 +156,8 @@ class Addresses(Frame):
             if any(isinstance(t, Gathered) for t, _ in i.terms):
                 places[d] = self._clamped(places[d], self.dim(buffer.shape[d]))
         extents = {a.name: a.extent for a in self.plan.axes.values()}
-        guarded = [d for d, i in enumerate(index) if pad is not None and not _inside(i, buffer.shape[d], extents)]
+        may_leave = pad is not None and not self.clear
+        guarded = [d for d, i in enumerate(index) if may_leave and not _inside(i, buffer.shape[d], extents)]
         packing = self.schedule.pack.get(buffer.name)
         if packing is not None:
             return self._packed(buffer, places, packed_layout(buffer, packing))

@@ -56,6 +56,7 @@ class Frame:
         self.relative: dict[str, Integer] = {}
         self.at = POINT
         self.folded: tuple[Axis, int] | None = None  # a reduced axis, and how many of its rows are made together
+        self.clear = False  # no read of the running register tile leaves its buffer
         self.pending: set[str] = set()  # kept tiles that the running pass makes itself
 
     def enter(self, axis: Axis, base: Integer, size: Integer) -> None:

@@ -6,19 +6,20 @@ that no thin panel is left. Points are emitted one by one through all sinks: few
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from opfuse.codegen.llvm.analysis import may_alias
-from opfuse.codegen.llvm.dot import Body, InnerLoops, identity
-from opfuse.codegen.llvm.emit import Integer, Value
+from opfuse.codegen.llvm.borders import Borders
+from opfuse.codegen.llvm.dot import Body, identity
+from opfuse.codegen.llvm.emit import Int, Integer, Value
 from opfuse.codegen.llvm.frame import POINT, RegisterTile
 from opfuse.codegen.llvm.passes import Keep, Pass
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Store, Tile, gathers, operands
 
 
-class Rows(InnerLoops):
+class Rows(Borders):
     def run_pass(self, p: Pass) -> None:
         lanes, self.v.lanes = self.v.lanes, p.lanes
         self.pending = {s.tile.name for s in p.sinks if isinstance(s, Keep) and s.value == s.tile}
@@ -45,13 +46,34 @@ class Rows(InnerLoops):
             def step(i: Integer, carried: list[Value], n: int = n) -> Sequence[Value]:
                 self.relative[axis.name] = i
                 if blocked:
-                    self._columns(p, n, results)
+                    self._panel(p, n, results)
                 else:
                     self._rows(p, rest, results)
                 return carried
 
             self.e.loop(lo, hi, n, [], step)
         self.relative[axis.name] = 0
+
+    def _panel(self, p: Pass, rows: int, results: list[tuple[Tile, Value]]) -> None:
+        """A panel of rows, in two copies where windows may leave their buffers: with guards and without."""
+        blocked, clear = p.blocked, self.clear_of_borders(p, rows)
+        if clear is None or blocked is None:
+            self._columns(p, rows, results)
+            return
+
+        def copy(unguarded: bool) -> Callable[[], None]:
+            def run() -> None:
+                place = self.relative[blocked.name]
+                if isinstance(place, Int):  # what depends on the row is worked out in the copy that needs it
+                    self.relative[blocked.name] = place._replace(depth=self.e.depth)
+                self.clear = unguarded
+                self._columns(p, rows, results)
+                self.clear = False
+                self.relative[blocked.name] = place
+
+            return run
+
+        self.e.when(clear, copy(True), copy(False))
 
     # ---- lanes, and reduced rows around them -----------------------------------------------------------------------
     def _columns(self, p: Pass, rows: int, results: list[tuple[Tile, Value]]) -> None:
