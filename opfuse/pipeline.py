@@ -102,11 +102,16 @@ def lower(graph: Graph, options: Options) -> Lowered:
     facts, ranges = plan_facts(graph, target.name), checked_ranges(graph)
     unfused = rewrite(graph, Options(), Ledger(), FOLDING)
     graph = rewrite(graph, options, ledger)
-    providers: tuple[Provider, ...] = (CpuProvider(), ReferenceProvider())
-    groups = group(graph, providers, target, options, ledger)
-    kernels = [kernel_of(graph, g, providers, target, ledger) for g in groups]
+    asked = providers()
+    groups = group(graph, asked, target, options, ledger)
+    kernels = [kernel_of(graph, g, asked, target, ledger) for g in groups]
     return Lowered(graph, tuple(kernels), print_kernels(kernels, target), unfused, target, options, ledger, facts,
                    ranges)  # fmt: skip
+
+
+def providers() -> tuple[Provider, ...]:
+    """Who is asked for kernels, the first on a tie. The oracle stands last: it can run everything, slowly."""
+    return CpuProvider(), ReferenceProvider()
 
 
 def checked_ranges(graph: Graph) -> dict[str, IndexRange]:
@@ -149,15 +154,15 @@ def link(lowered: Lowered, graph: Graph | None = None) -> CompiledModel:
 
 
 def kernel_of(
-    graph: Graph, grouped: Group, providers: Sequence[Provider], target: Target, ledger: Ledger
+    graph: Graph, grouped: Group, asked: Sequence[Provider], target: Target, ledger: Ledger
 ) -> Kernel:
     if grouped.claim is None:
         node = grouped.region.members(graph)[0]
         return ViewKernel(node.name, grouped.region, node.reads[0], node.output, grouped.region.origin(graph))
-    provider = next(p for p in providers if p.name == grouped.claim.provider)
+    provider = next(p for p in asked if p.name == grouped.claim.provider)
     kernel = provider.build(graph, grouped.claim)
     if isinstance(kernel, HostKernel):
-        refusal = why_on_host(providers[0].claim(graph, grouped.region, target), grouped.claim)
+        refusal = why_on_host(asked[0].claim(graph, grouped.region, target), grouped.claim)
         kernel = replace(kernel, reason=refusal)
         ledger.add(Decision("host", kernel.name, user_names(grouped.region.members(graph)), "taken", refusal.text,
                             refusal.code, refusal.facts))  # fmt: skip
