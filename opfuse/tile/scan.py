@@ -20,7 +20,7 @@ from opfuse.ir.ops import scan_of, structure_of
 from opfuse.ir.scalar import Operand, Scalar, walk
 from opfuse.ir.scan import Carried, Product, Scan, summed_index
 from opfuse.ir.structure import Access
-from opfuse.tile.program import Buffer, Carry, Dot, Loop, Phase, Rename, Store, Tile
+from opfuse.tile.program import Buffer, Carry, Dot, Load, Loop, Phase, Rename, Store, Tile
 from opfuse.tile.walk import Refused, Scope, Values
 
 
@@ -141,16 +141,27 @@ class _Steps:
     def product(self, p: Product) -> Tile:
         """The dot of a state, read along the summed axis, with a weight."""
         to = self.to
-        inner = {**self.here, **dict.fromkeys(summed_index().axes, self.summed.index)}
-        value = self.node.inputs[p.weight.operand]
-        assert value is not None
-        weight = to.at(value, tuple(i.substitute(inner) for i in p.weight.index))
-        if not isinstance(weight, Tile):  # of one element
-            weight = to.map("w", weight, frozenset((self.summed.name, self.column.name)))
+        weight = self.weight(p.weight)
         start = self.as_tile(to.fill(p.start, self.made, self.here))
         out = to.fresh_tile("d", self.inside, start.dtype)
         to.emit(Dot(out, start, self.as_rows(p.value), weight, self.summed), self.inside)
         return out
+
+    def weight(self, access: Access) -> Tile:
+        """The weight of a product: read anew in every step, for no registers hold it."""
+        to, time = self.to, self.here[self.scan.time.name].axes
+        inner = {**self.here, **dict.fromkeys(summed_index().axes, self.summed.index)}
+        value = self.node.inputs[access.operand]
+        assert value is not None
+        index = tuple(i.substitute(inner) for i in access.index)
+        names = frozenset(n for i in index for n in i.axes) | time
+        if to.graph.producer(value) is None:
+            buffer = to.buffer(value)
+            out = to.fresh_tile("w", names, buffer.dtype)
+            to.emit(Load(out, buffer, index, None), names)
+            return out
+        made = to.at(value, index)
+        return made if isinstance(made, Tile) else to.map("w", made, names)
 
     def as_rows(self, k: int) -> Tile:
         """A value of the step along the summed axis in place of its columns."""
