@@ -1,11 +1,15 @@
 """The documentation is true: its Python examples run, its links lead somewhere, its commands exist.
 
 Blocks marked ```python of one page run in order, in one namespace, in an empty folder that holds `model.onnx` (with one
-input `x`). Blocks marked ```text are not run.
+input `x`). Blocks marked ```text are not run; where one stands right behind a ```python block of a page in PRINTED, it is
+what that block prints. OPFUSE_UPDATE_GOLDEN=1 renews it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PRINTED = (ROOT / "docs" / "tour.md",)
+_LINES = r"(?:(?!```).*\n)*"
+SHOWN = re.compile(rf"^```python\n(?P<code>{_LINES})```\n(?:\n```text\n(?P<text>{_LINES})```$)?", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -48,6 +55,32 @@ def test_python_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
     namespace: dict[str, Any] = {"array": array, "__name__": "documentation"}
     for k, text in enumerate(blocks(page, "python")):
         exec(compile(text, f"{name_of(page)}, example {k + 1}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PRINTED, ids=name_of)
+def test_examples_print_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "documentation"}
+
+    def renewed(block: re.Match[str]) -> str:
+        made = io.StringIO()
+        with contextlib.redirect_stdout(made):
+            exec(compile(block["code"], name_of(page), "exec"), namespace)
+        lines = [line.rstrip() for line in made.getvalue().strip("\n").splitlines()]
+        if block["text"] is None:
+            assert not lines, f"{name_of(page)} prints what it does not show: {lines[:3]}"
+            return block[0]
+        return f"```python\n{block['code']}```\n\n```text\n" + "".join(f"{line}\n" for line in lines) + "```"
+
+    shown = page.read_text(encoding="utf-8")
+    right = SHOWN.sub(renewed, shown)
+    assert len(SHOWN.findall(shown)) == len(blocks(page, "python")) >= 1
+    if os.environ.get("OPFUSE_UPDATE_GOLDEN"):
+        page.write_text(right, encoding="utf-8")
+        return
+    assert shown == right, f"{name_of(page)} has changed; OPFUSE_UPDATE_GOLDEN=1 renews it"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
