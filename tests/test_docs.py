@@ -1,8 +1,8 @@
 """The documentation is true: its Python examples run, its links lead somewhere, its commands exist.
 
 Blocks marked ```python of one page run in order, in one namespace, in an empty folder that holds `model.onnx` (with one
-input `x`). Blocks marked ```text are not run; where one stands right behind a ```python block of a page in PRINTED, it is
-what that block prints. OPFUSE_UPDATE_GOLDEN=1 renews it.
+input `x`). Blocks marked ```text are not run. In the pages of PRINTED, one right behind a ```python block is what that
+block prints; OPFUSE_UPDATE_GOLDEN=1 renews it.
 """
 
 from __future__ import annotations
