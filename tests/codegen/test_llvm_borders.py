@@ -53,5 +53,5 @@ def test_two_copies_only_where_windows_may_leave() -> None:
 def test_the_clear_copy_tests_nothing() -> None:
     text = text_of(depthwise(12, 40, 3, 1, 1, (1, 1, 1, 1)))
     clear, guarded = text.split("\nT", 1)[1].split("\nF", 1)
-    assert clear.count("fma") >= 9 and "pad.f32" not in clear
+    assert clear.count("fadd contract") >= 9 and "pad.f32" not in clear
     assert "pad.f32" in guarded
