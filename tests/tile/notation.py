@@ -28,6 +28,7 @@ from opfuse.tile.program import (
     Phase,
     Program,
     Reduce,
+    Rename,
     Repeat,
     Role,
     Statement,
@@ -172,6 +173,11 @@ class Kernel:
         left, right = self.named(a, "a"), self.named(b, "b")
         made = self.tile("dot", acc.axes, acc.dtype)
         self.emit(Dot(made, acc, left, right, over, precision))
+        return made
+
+    def rename(self, tile: Tile, old: Axis, new: Axis) -> Tile:
+        made = self.tile("rows", tuple(new if a == old else a for a in tile.axes), tile.dtype)
+        self.emit(Rename(made, tile, old, new))
         return made
 
     @contextmanager

@@ -8,7 +8,7 @@ CASES are whole regions; FUNCTION_CASES are one scalar function or cast each, ov
 
 from __future__ import annotations
 
-from tests.tile import regions_matrix, regions_points, regions_rows, regions_windows
+from tests.tile import regions_matrix, regions_points, regions_recurrent, regions_rows, regions_windows
 from tests.tile.case import Case
 
 CASES: tuple[Case, ...] = (
@@ -16,6 +16,7 @@ CASES: tuple[Case, ...] = (
     *regions_matrix.cases(),
     *regions_windows.cases(),
     *regions_points.cases(),
+    *regions_recurrent.cases(),
 )
 FUNCTION_CASES: tuple[Case, ...] = (*regions_points.function_cases(), *regions_points.cast_cases())
 

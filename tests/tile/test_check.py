@@ -23,6 +23,7 @@ from opfuse.tile.program import (
     Phase,
     Program,
     Reduce,
+    Rename,
     Repeat,
     Statement,
     Store,
@@ -226,6 +227,32 @@ BAD: dict[str, tuple[Program, str, str]] = {
         "load Y",
     ),
 }
+
+
+WHOLE, LONGER = Axis("r", 8), Axis("q", 9)
+ROW, ALONG = Tile("row", (m, n)), Tile("along", (m, WHOLE))
+
+
+def renamed(s: Rename, grid: tuple[Axis, ...] = (m,)) -> Program:
+    return program(Map(ROW, ZERO), s, Store(ROW, Y, (m.index, n.index)), grid=grid)
+
+
+@pytest.mark.parametrize(("s", "message"), [
+    (Rename(ALONG, ROW, k, WHOLE), "lists no axis k"),
+    (Rename(Tile("along", (m, LONGER)), ROW, n, LONGER), "lists no axis n as long as q"),
+    (Rename(Tile("along", (m, n)), ROW, n, WHOLE), "must list the axes of row with r for n"),
+    (Rename(Tile("along", (m, WHOLE), DType.F64), ROW, n, WHOLE), "along"),
+    (Rename(ALONG, Tile("ghost", (m, n)), n, WHOLE), "ghost is not made before"),
+])  # fmt: skip
+def test_renames_that_have_no_meaning(s: Rename, message: str) -> None:
+    with pytest.raises(IllFormed, match=message):
+        check(renamed(s))
+
+
+def test_a_rename_needs_whole_axes() -> None:
+    check(renamed(Rename(ALONG, ROW, n, WHOLE)))
+    with pytest.raises(IllFormed, match="n is cut into tiles"):
+        check(renamed(Rename(ALONG, ROW, n, WHOLE), grid=(m, n)))
 
 
 @pytest.mark.parametrize("name", BAD)

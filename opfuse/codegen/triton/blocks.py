@@ -18,7 +18,18 @@ from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder, Term
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.check import affine_range
-from opfuse.tile.program import Buffer, Dot, Phase, Program, Tile, phase_axes, shape_axes, statements, whole_axes
+from opfuse.tile.program import (
+    Buffer,
+    Dot,
+    Phase,
+    Program,
+    Rename,
+    Tile,
+    phase_axes,
+    shape_axes,
+    statements,
+    whole_axes,
+)
 from opfuse.tile.schedule import Schedule
 
 MAX_ELEMENTS = 1 << 20  # of a block: triton.language.TRITON_MAX_TENSOR_NUMEL
@@ -81,6 +92,10 @@ class Blocks:
             if isinstance(s, Dot) and matrix_shaped(s):
                 least = 32 if s.a.dtype.bytes == 1 else 16
                 self.size[s.over.name] = max(self.size[s.over.name], least)
+        for s in statements(phase.body):
+            if isinstance(s, Rename):  # the same block, read along another axis
+                shared = max(self.size[s.old.name], self.size[s.new.name])
+                self.size |= {s.old.name: shared, s.new.name: shared}
 
     def _size(self, a: Axis, schedule: Schedule) -> int:
         asked = schedule.tile.get(a.name)

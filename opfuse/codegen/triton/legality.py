@@ -17,20 +17,7 @@ from opfuse.codegen.triton.blocks import MAX_ELEMENTS, Blocks, grid_size, matrix
 from opfuse.decision import Refusal
 from opfuse.ir.types import DType
 from opfuse.target import Target
-from opfuse.tile.program import (
-    Dot,
-    Load,
-    Loop,
-    Phase,
-    Program,
-    Rename,
-    Statement,
-    Tile,
-    made,
-    operands,
-    read,
-    statements,
-)
+from opfuse.tile.program import Dot, Load, Loop, Phase, Program, Statement, Tile, made, operands, read, statements
 from opfuse.tile.schedule import Footprint, Schedule
 
 THREADS = 32  # of a warp (64 on AMD's compute units: an estimate from 32 is on the safe side)
@@ -66,8 +53,6 @@ def legal(program: Program, schedule: Schedule, target: Target) -> Footprint | R
 
 
 def _phase(phase: Phase, schedule: Schedule, target: Target) -> Footprint | Refusal:
-    if any(isinstance(s, Rename) for s in statements(phase.body)):
-        return Refusal("rename", "a tile is read along another axis than it was made: not printed for GPUs yet")
     blocks = Blocks(phase, schedule)
     if blocks.refusal is not None:
         return blocks.refusal

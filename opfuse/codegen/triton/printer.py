@@ -41,6 +41,7 @@ from opfuse.tile.program import (
     Phase,
     Program,
     Reduce,
+    Rename,
     Repeat,
     Statement,
     Store,
@@ -216,6 +217,9 @@ class _PhasePrinter(Places):
                     self.reduce(s)
                 case Dot():
                     self.dot(s)
+                case Rename():
+                    have = [s.new if a == s.old else a for a in self.blocks.dims(s.tile)]
+                    self.define(s.out, self.ordered(self.name(s.tile), have, self.blocks.dims(s.out)))
                 case Loop():
                     self.loop(s)
 
