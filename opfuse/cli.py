@@ -24,6 +24,7 @@ import typer
 from rich.console import Console, RenderableType
 
 from opfuse.errors import OpfuseError, OptionError
+from opfuse.target import physical_cores
 
 USER_ERROR, INTERNAL_ERROR, WRONG_ANSWER, INTERRUPTED, BROKEN_PIPE = 2, 3, 1, 130, 141
 
@@ -208,10 +209,10 @@ def profile_command(
 
 @app.command("ops", help="Which operators and opsets are supported.")
 def ops_command(as_json: AsJson = False) -> None:
-    from opfuse.frontends.onnx import supported
+    from opfuse.frontends.onnx import definitions, supported
     from opfuse.report.run_text import operators_table
 
-    operators = supported()
+    operators = sorted([*supported(), *definitions()], key=lambda o: (o.domain, o.op))
     if as_json:
         print_json({"schema": 1, "operators": [asdict(o) for o in operators]})
     else:
@@ -330,19 +331,6 @@ def closest(name: str, known: Sequence[str]) -> str:
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"there are {', '.join(known)}" if len(known) <= 12 else f"there are {len(known)}; `explain` shows them"
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, threads of one core counted once; all of them where the system does not say."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    cores = set()
-    for cpu in usable:
-        try:
-            siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
-        except OSError:
-            siblings = str(cpu)
-        cores.add(siblings)
-    return max(1, len(cores))
 
 
 # ---- inputs and outputs ----------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper
 
 from opfuse.errors import UnsupportedOperators
-from opfuse.frontends.onnx import load
+from opfuse.frontends.onnx import definitions, load, supported
 from opfuse.ir.evaluate import evaluate
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -77,6 +77,16 @@ def test_what_a_body_lacks_is_told_with_the_name_of_the_node() -> None:
     with pytest.raises(UnsupportedOperators) as caught:
         load(model([node], {"x": (F, (4, 6))}, {"y": F}))
     assert [(e.node, e.op) for e in caught.value.entries] == [("coin", "RandomUniformLike-1")]
+
+
+def test_definitions_that_can_be_followed_are_listed() -> None:
+    """Bernoulli draws numbers; Elu has a row; a loss is defined by another that is defined itself."""
+    found = {o.op: o for o in definitions()}
+    assert {"Shrink", "SoftmaxCrossEntropyLoss", "Attention", "SwiGLU"} <= set(found)
+    assert not {"Bernoulli", "LinearAttention", "SequenceMap", "Elu"} & set(found)
+    assert found["Shrink"].opsets == ((9, defs.onnx_opset_version()),)
+    assert {"less", "where"} <= set(found["Shrink"].emits)
+    assert not set(found) & {o.op for o in supported()}
 
 
 # ---- branches --------------------------------------------------------------------------------------------------------

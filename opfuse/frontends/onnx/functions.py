@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, defs, helper
 
+from opfuse.frontends.onnx import imports
+from opfuse.frontends.onnx.imports import SupportedOperator
 from opfuse.frontends.onnx.model_file import node_name
 from opfuse.frontends.onnx.types import ELEMENT_TYPES
-from opfuse.ir.types import TensorType
+from opfuse.ir.types import DType, TensorType
 
 _NUMBERS = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
 
@@ -69,6 +72,47 @@ def branch(node: NodeProto, graph: GraphProto) -> Inlined:
         for o, name in zip(graph.output, node.output, strict=True) if name
     ]  # fmt: skip
     return Inlined(tuple(inner), {})
+
+
+def definitions() -> list[SupportedOperator]:
+    """Operators without a row of their own whose definition is made of supported ones, sorted by domain and name.
+
+    A body that depends on types and attributes is tried on float32 inputs of rank 4 and no attributes.
+    """
+    newest = int(defs.onnx_opset_version())
+    found: dict[tuple[str, str], dict[int, tuple[str, ...]]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        domain, op, since = schema.domain, schema.name, schema.since_version
+        rows = [v for v in imports.versions(domain, op) if imports.find(domain, op, v) is not None]
+        emits = () if rows else _made_of(schema, since)
+        if emits:
+            found.setdefault((domain, op), {})[since] = emits
+    return [
+        SupportedOperator(domain, op, ((min(made), max(made) if domain else newest),), made[max(made)])
+        for (domain, op), made in sorted(found.items())
+    ]
+
+
+def _made_of(schema: defs.OpSchema, opset: int) -> tuple[str, ...]:
+    """IR operators that the definition becomes; none where it needs what is not supported."""
+    if not has_function(schema.name, schema.domain, opset):
+        return ()
+    names = [f"x{k}" for k in range(schema.min_input)]
+    node = helper.make_node(schema.name, names, ["y"], domain=schema.domain)
+    try:
+        body = function_body(node, schema.domain, opset, [TensorType(DType.F32, (2, 2, 2, 2))] * len(names))
+    except (ValueError, DecodeError):  # it needs an attribute
+        return ()
+    emits: dict[str, None] = {}
+    for inner in body.nodes:
+        domain = "" if inner.domain == "ai.onnx" else inner.domain
+        version = imports.version_at(domain, inner.op_type, body.opsets.get(domain, 1))
+        row = imports.find(domain, inner.op_type, version)
+        found = row.emits if row is not None else _made_of(defs.get_schema(inner.op_type, version, domain), version)
+        if row is None and not found:
+            return ()
+        emits |= dict.fromkeys(found)
+    return tuple(emits)
 
 
 def _type_proto(given: TensorType | None) -> TypeProto:
