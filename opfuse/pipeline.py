@@ -5,7 +5,6 @@ model (path, bytes, ModelProto or Graph) -> Graph -> rewrite -> group -> kernels
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from importlib.metadata import version
@@ -48,7 +47,7 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
 
     Args:
         model: an ONNX file's path, its bytes, an `onnx.ModelProto`, or an `opfuse.ir.graph.Graph`.
-        threads: worker threads of a call; all logical CPUs where None.
+        threads: worker threads of a call; all physical cores where None.
         shapes: input name -> shape, to bind symbolic dimensions now. Otherwise the first call binds them.
         precision: "fp32", the only one so far.
         disable_rules: names of rewrite rules to switch off.
@@ -60,7 +59,7 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
         cache: directory of measurements and object code; the platform's own (`~/.cache/opfuse`) where None.
     """
     options = Options(
-        threads=(os.cpu_count() or 1) if threads is None else threads, precision=precision,
+        threads=physical_cores() if threads is None else threads, precision=precision,
         shapes={k: tuple(v) for k, v in (shapes or {}).items()}, disabled_rules=names(disable_rules),
         disabled_fusions=names(disable_fusions), strict=strict, isa=isa, debug=debug,
         calibrate=calibrate, cache=None if cache is None else str(cache),

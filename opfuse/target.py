@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -130,3 +131,16 @@ def cache_sizes() -> tuple[int, int, int]:
                 shift = {"K": 10, "M": 20, "G": 30}.get(size[-1])
                 found[level - 1] = int(size) if shift is None else int(size[:-1]) << shift
     return found[0], found[1], found[2]
+
+
+def physical_cores() -> int:
+    """Cores that this process may use, threads of one core counted once; all of them where the system does not say."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in usable:
+        try:
+            siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+        except OSError:
+            siblings = str(cpu)
+        cores.add(siblings)
+    return max(1, len(cores))
