@@ -34,7 +34,7 @@ from opfuse.rewrite.rules import FOLDING
 from opfuse.runtime.cache import Cache, default_directory, key_of
 from opfuse.runtime.executable import Executable
 from opfuse.runtime.model import CompiledModel
-from opfuse.target import Target, host
+from opfuse.target import Target, host, physical_cores
 from opfuse.tile.text import program_text, schedule_text
 from opfuse.tune.calibrate import rates_for
 
