@@ -200,6 +200,8 @@ def _pools() -> list[ImportCase]:
         case("AveragePool", (7, 11), x, 
              f"y = AveragePool <{window}, pads = [1, 1, 1, 1], count_include_pad = 1> (x)", terms=6),
         case("AveragePool", (19, 22), x, f"y = AveragePool <{window}, ceil_mode = 1> (x)", terms=6),
+        *(case("LpPool", (7, 11, 18), x, f"y = LpPool <{window}, pads = [1, 1, 1, 0], p = {p}> (x)", terms=6)
+          for p in (1, 2, 3)),
         *(case(op, (11,), x, f'y = {op} <auto_pad = "{mode}", {window}> (x)', terms=6)
           for mode in ("SAME_UPPER", "SAME_LOWER", "VALID") for op in ("MaxPool", "AveragePool")),
     ]  # fmt: skip
@@ -294,7 +296,8 @@ def _normalisation() -> list[ImportCase]:
     return [
         *(case(op, opsets, x, f"y = {op} <axis = {axis}> (x)", terms=12) for op in ("Softmax", "LogSoftmax")
           for opsets, axis in (((7, 11), 0), ((7, 11), 1), ((7, 11), 2), ((11,), -1), ((13,), 1), ((13,), -2))),
-        *(case(op, (7, 11, 13), x, f"y = {op} (x)", terms=12) for op in ("Softmax", "LogSoftmax")),
+        *(case(op, (7, 11, 13), x, f"y = {op} (x)", terms=12) for op in ("Softmax", "LogSoftmax", "Hardmax")),
+        case("Hardmax", (11, 13), x, "y = Hardmax <axis = 1> (x)"),
         case("BatchNormalization", (7, 9, 14, 15), {"x": IMAGE},
              "y = BatchNormalization <epsilon = 0.01> (x, s, b, m, v)", terms=4, constants=channels),
         case("InstanceNormalization", (7, 22), {"x": IMAGE}, "y = InstanceNormalization (x, s, b)", terms=42,
@@ -342,11 +345,29 @@ def _resize() -> list[ImportCase]:
     return out
 
 
+def _einsums() -> list[ImportCase]:
+    a, b, square = _normal(2, 3, 4), _normal(2, 4, 5), _normal(3, 3)
+    row, wide, one = _normal(4), _normal(2, 3, 4, 5), _normal(2, 1, 4)
+    equations: list[tuple[str, list[np.ndarray], int]] = [
+        ("bij,bjk->bik", [a, b], 4), ("bij, bjk", [a, b], 4), ("...ij,...jk->...ik", [a, b], 4),
+        ("bij,bjk->kib", [a, b], 4), ("bij,bij->bij", [a, a], 1), ("bij,bij->", [a, a], 24), ("bij->jb", [a], 3),
+        ("ii->i", [square], 1), ("ii", [square], 3), ("bij,j->bi", [a, row], 4), ("i,j->ij", [row, row], 1),
+        ("bijk,bij,bjk->ik", [wide, a, b], 8), ("bij,bik->bjk", [a, a], 3), ("...j,j->...", [a, row], 4),
+        ("b...k,k...->b...", [_normal(2, 3, 4), _normal(4, 3)], 4), ("...ij,...ij->...ij", [a, one], 1),
+        ("bij->", [a], 24), ("bij,bij->bj", [a, one], 3), ("iij->j", [_normal(3, 3, 5)], 3),
+    ]  # fmt: skip
+    return [
+        case("Einsum", (12,), dict(zip("abc", arrays, strict=False)),
+             f'y = Einsum <equation = "{equation}"> ({", ".join("abc"[: len(arrays)])})', terms=terms)
+        for equation, arrays, terms in equations
+    ]  # fmt: skip
+
+
 def _recurrences() -> list[ImportCase]:
     return [case(r.op, r.opsets, r.feeds, r.body, r.outputs, r.terms, r.constants) for r in recurrent_cases()]
 
 
 CASES: tuple[ImportCase, ...] = (
     *_elementwise(), *_reductions(), *_contractions(), *_pools(), *_movement(), *_indexing(), *_normalisation(),
-    *_resize(), *_recurrences(),
+    *_resize(), *_einsums(), *_recurrences(),
 )  # fmt: skip

@@ -24,6 +24,7 @@ def table() -> Mapping[tuple[str, str, int], Import]:
     """Every row by (domain, operator, since-version). ValueError where two rows claim one version."""
     from opfuse.frontends.onnx.imports import (
         contraction,
+        einsum,
         elementwise,
         indexing,
         movement,
@@ -35,7 +36,7 @@ def table() -> Mapping[tuple[str, str, int], Import]:
     )
 
     rows: dict[tuple[str, str, int], Import] = {}
-    for family in (elementwise, reduction, contraction, window, movement, indexing, normalisation, resize,
+    for family in (elementwise, reduction, contraction, einsum, window, movement, indexing, normalisation, resize,
                    recurrent):  # fmt: skip
         for entry in family.IMPORTS:
             for version in entry.since:

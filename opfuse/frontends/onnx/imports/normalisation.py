@@ -7,6 +7,7 @@ BatchNormalization in training mode      -> declined: batch statistics are not i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,17 +20,32 @@ from opfuse.ir.dims import floordiv, product
 
 # ---- softmax -------------------------------------------------------------------------------------------------------
 def softmax(call: Call, ir: str) -> str:
+    return _along_axis(call, lambda x, axis: call.emit(ir, [x], axis=axis))
+
+
+def hardmax(call: Call) -> str:
+    """1 at the first greatest element, 0 elsewhere."""
+
+    def along(x: str, axis: int) -> str:
+        first = call.emit("argmax", [x], axis=axis, keepdims=False)
+        values = call.graph.add_constant(np.array([0, 1], call.dtype(x).numpy))
+        return call.emit("one_hot", [first, values], depth=call.shape(x)[axis], axis=axis)
+
+    return _along_axis(call, along)
+
+
+def _along_axis(call: Call, function: Callable[[str, int], str]) -> str:
     """Along one axis from version 13 on; before, over all axes from the given one (default 1) as one row."""
     x = call.input(0)
     rank, shape = call.rank(x), call.shape(x)
     if call.version >= 13:
-        return call.emit(ir, [x], axis=call.axis(call.int_attribute("axis", -1), rank))
+        return function(x, call.axis(call.int_attribute("axis", -1), rank))
     axis = call.int_attribute("axis", 1)
     axis = axis if axis == rank else call.axis(axis, rank)  # a last axis equal to the rank: rows of one element
     if axis == rank - 1:
-        return call.emit(ir, [x], axis=axis)
+        return function(x, axis)
     rows = call.emit("reshape", [x], shape=(product(shape[:axis]), product(shape[axis:])))
-    return call.emit("reshape", [call.emit(ir, [rows], axis=1)], shape=shape)
+    return call.emit("reshape", [function(rows, 1)], shape=shape)
 
 
 # ---- normalisation by batch, instance, group -----------------------------------------------------------------------
@@ -131,6 +147,7 @@ _LAYER_NORM = ("layer_norm", "mul", "add", "cast", "reduce_mean", "sub", "rsqrt"
 IMPORTS: tuple[Import, ...] = (
     Import("Softmax", (1, 11, 13), partial(softmax, ir="softmax"), ("softmax", "reshape")),
     Import("LogSoftmax", (1, 11, 13), partial(softmax, ir="log_softmax"), ("log_softmax", "reshape")),
+    Import("Hardmax", (1, 11, 13), hardmax, ("argmax", "one_hot", "reshape")),
     Import("BatchNormalization", (7, 9, 14, 15), batch_normalisation, ("batch_norm", "cast")),
     Import("InstanceNormalization", (6, 22), instance_normalisation, ("instance_norm",)),
     Import("GroupNormalization", (18, 21), group_normalisation, ("reshape", "instance_norm", "mul", "add")),

@@ -9,6 +9,7 @@ odd one at the end for SAME_UPPER and at the beginning for SAME_LOWER.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from opfuse.frontends.onnx.call import Call, InvalidNode
@@ -119,8 +120,7 @@ def _transposed_pads(call: Call, extents: Sequence[Dim], targets: Sequence[Dim],
 
 
 # ---- pools ---------------------------------------------------------------------------------------------------------
-def _pool(call: Call, ir: str, **attrs: bool) -> str:
-    x = call.input(0)
+def _pool(call: Call, ir: str, x: str, **attrs: bool) -> str:
     extents = _spatial(call, x)
     kernel = call.ints_attribute("kernel_shape")
     if kernel is None or len(kernel) != len(extents):
@@ -137,11 +137,29 @@ def _pool(call: Call, ir: str, **attrs: bool) -> str:
 def max_pool(call: Call) -> tuple[str | None, ...]:
     if call.wants(1):
         call.unsupported("its second output (indices) is not supported")
-    return (_pool(call, "max_pool"), None)
+    return (_pool(call, "max_pool", call.input(0)), None)
 
 
 def average_pool(call: Call) -> str:
-    return _pool(call, "avg_pool", count_include_pad=bool(call.int_attribute("count_include_pad", 0)))
+    counted = bool(call.int_attribute("count_include_pad", 0))
+    return _pool(call, "avg_pool", call.input(0), count_include_pad=counted)
+
+
+def lp_pool(call: Call) -> str:
+    """(sum of |x|^p)^(1/p): the mean over windows that count their pads, times the window's size."""
+    p, kernel = call.int_attribute("p", 2), call.ints_attribute("kernel_shape") or ()
+    if p < 1:
+        raise InvalidNode(f"its attribute 'p' is {p}, and must be 1 or more")
+    if call.int_attribute("ceil_mode", 0):
+        call.unsupported("ceil_mode is not supported: its last windows reach beyond the pads")
+    size = call.emit("abs", [call.input(0)])
+    powers = size if p == 1 else call.emit("mul", [size, size]) if p == 2 else call.emit(
+        "pow", [size, call.scalar(p, size)])  # fmt: skip
+    mean = _pool(call, "avg_pool", powers, count_include_pad=True)
+    total = call.emit("mul", [mean, call.scalar(math.prod(kernel), mean)])
+    if p <= 2:
+        return total if p == 1 else call.emit("sqrt", [total])
+    return call.emit("pow", [total, call.scalar(1 / p, total)])
 
 
 # ---- with an activation --------------------------------------------------------------------------------------------
@@ -177,5 +195,6 @@ IMPORTS: tuple[Import, ...] = (
     Import("ConvTranspose", (1, 11, 22), conv_transpose, ("conv_transpose",)),
     Import("MaxPool", (1, 8, 10, 11, 12, 22), max_pool, ("max_pool",)),
     Import("AveragePool", (7, 10, 11, 19, 22), average_pool, ("avg_pool",)),
+    Import("LpPool", (2, 11, 18, 22), lp_pool, ("abs", "mul", "pow", "avg_pool", "sqrt")),
     Import("FusedConv", (1,), fused_conv, ("conv", "add", *ACTIVATIONS), MICROSOFT),
 )  # fmt: skip
