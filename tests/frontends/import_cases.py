@@ -342,6 +342,36 @@ def _resize() -> list[ImportCase]:
             for size in (6, 40, 31):
                 out.append(case("Resize", (11, 13), line, f'y = Resize <{attrs}> (x, r, e, n)',
                                 constants={"n": _ints(1, 1, size), "r": none, "e": none}))  # fmt: skip
+    return out + _interpolations(x, none)
+
+
+def _interpolations(x: dict[str, np.ndarray], none: np.ndarray) -> list[ImportCase]:
+    """Linear and cubic, up and down, with every coordinate transformation."""
+    out = []
+    modes = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
+    for kind in ("linear", "cubic"):
+        for mode in modes:
+            for sizes in ((7, 13), (8, 3), (1, 5)):
+                versions = (19,) if mode == "half_pixel_symmetric" else (11, 13)
+                attrs = f'mode = "{kind}", coordinate_transformation_mode = "{mode}"'
+                out.append(case("Resize", versions, x, f"y = Resize <{attrs}> (x, r, e, n)", terms=16,
+                                constants={"n": _ints(1, 2, *sizes), "r": none, "e": none}))  # fmt: skip
+        for scales in ((1.5, 2.0), (0.6, 0.7)):
+            line = f'y = Resize <mode = "{kind}"> (x, r, s)'
+            out.append(case("Resize", (11, 18), x, line, terms=16,
+                            constants={"s": np.float32([1, 1, *scales]), "r": none}))  # fmt: skip
+    crop = np.float32([0, 0, 0.4, 0.6, 1, 1, 0.6, 1.2])
+    attrs = 'mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize", extrapolation_value = 10.0'
+    out.append(case("Resize", (11,), x, f"y = Resize <{attrs}> (x, c, e, n)", terms=16,
+                    constants={"n": _ints(1, 2, 3, 5), "c": crop, "e": none}))  # fmt: skip
+    attrs = 'mode = "cubic", exclude_outside = 1, cubic_coeff_a = -0.5'
+    out.append(case("Resize", (13,), x, f"y = Resize <{attrs}> (x, r, e, n)", terms=16,
+                    constants={"n": _ints(1, 2, 7, 9), "r": none, "e": none}))  # fmt: skip
+    attrs = 'mode = "linear", antialias = 1'
+    out.append(case("Resize", (18,), x, f"y = Resize <{attrs}> (x, r, e, n)", terms=32,
+                    constants={"n": _ints(1, 2, 3, 4), "r": none, "e": none}))  # fmt: skip
+    out.append(case("Upsample", (9,), x, 'y = Upsample <mode = "linear"> (x, s)', terms=16,
+                    constants={"s": np.float32([1, 1, 2, 3])}))  # fmt: skip
     return out
 
 
