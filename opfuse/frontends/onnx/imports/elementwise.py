@@ -47,6 +47,16 @@ def thresholded_relu(call: Call) -> str:
     return call.emit("where", [above, x, call.scalar(0.0, x)])
 
 
+def shrink(call: Call) -> str:
+    """x + bias below -lambd, x - bias above lambd, 0 between."""
+    x = call.input(0)
+    bias, edge, zero = call.float_attribute("bias", 0.0), call.float_attribute("lambd", 0.5), call.scalar(0.0, x)
+    below = call.emit("less", [x, call.scalar(-edge, x)])
+    above = call.emit("greater", [x, call.scalar(edge, x)])
+    high = call.emit("where", [above, call.emit("sub", [x, call.scalar(bias, x)]), zero])
+    return call.emit("where", [below, call.emit("add", [x, call.scalar(bias, x)]), high])
+
+
 def celu(call: Call) -> str:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1)), the formula of the specification."""
     x = call.input(0)
@@ -202,6 +212,7 @@ IMPORTS: tuple[Import, ...] = (
     Import("HardSigmoid", (6, 22), hard_sigmoid, ("hard_sigmoid",)),
     Import("Gelu", (20,), gelu, ("gelu", "gelu_tanh")),
     Import("ThresholdedRelu", (10, 22), thresholded_relu, ("greater", "where")),
+    Import("Shrink", (9,), shrink, ("less", "greater", "where", "add", "sub")),
     Import("Celu", (12, 28), celu, ("div", "exp", "sub", "mul", "minimum", "maximum", "add")),
     Import("Swish", (24,), swish, ("silu", "mul", "sigmoid")),
     Import("Tan", (7, 22), tan, ("sin", "cos", "div")),

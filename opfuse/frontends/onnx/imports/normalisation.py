@@ -92,6 +92,29 @@ def _filled(count: int, value: int, dtype: np.dtype) -> np.ndarray:
     return np.full(count, value, dtype)
 
 
+def local_response_normalisation(call: Call) -> str:
+    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels)^beta."""
+    x, size = call.input(0), call.int_attribute("size")
+    shape, rank = call.shape(x), call.rank(x)
+    before, after = (size - 1) // 2, size // 2
+    squares = call.emit("mul", [x, x])
+    wide = [0] * (2 * rank)
+    wide[1], wide[rank + 1] = before, after
+    squares = call.emit("pad", [squares], pads=tuple(wide))
+    total = None
+    for k in range(size):
+        starts = tuple(k if d == 1 else 0 for d in range(rank))
+        stops = tuple(n + k if d == 1 else n for d, n in enumerate(shape))
+        part = call.emit("slice", [squares], starts=starts, stops=stops, steps=(1,) * rank)
+        total = part if total is None else call.emit("add", [total, part])
+    if total is None:
+        raise InvalidNode(f"its attribute 'size' is {size}, and must be 1 or more")
+    alpha, beta = call.float_attribute("alpha", 1e-4) / size, call.float_attribute("beta", 0.75)
+    scaled = call.emit("mul", [total, call.scalar(alpha, x)])
+    below = call.emit("add", [scaled, call.scalar(call.float_attribute("bias", 1.0), x)])
+    return call.emit("div", [x, call.emit("pow", [below, call.scalar(beta, x)])])
+
+
 # ---- layer norm and its relatives ----------------------------------------------------------------------------------
 def layer_normalisation(call: Call) -> tuple[str | None, ...]:
     x = call.input(0)
@@ -156,5 +179,6 @@ IMPORTS: tuple[Import, ...] = (
     Import("RMSNormalization", (23,), rms_normalisation, ("rms_norm",)),
     Import("MeanVarianceNormalization", (9, 13), mean_variance_normalisation,
            ("reduce_mean", "mul", "sub", "sqrt", "add", "div")),
+    Import("LRN", (1, 13), local_response_normalisation, ("mul", "pad", "slice", "add", "pow", "div")),
     Import("SkipLayerNormalization", (1,), skip_layer_normalisation, _LAYER_NORM, MICROSOFT),
 )  # fmt: skip

@@ -67,6 +67,17 @@ def global_pool(call: Call, ir: str) -> str:
     return call.emit(ir, [x], axes=tuple(range(2, call.rank(x))), keepdims=True)
 
 
+def global_lp_pool(call: Call) -> str:
+    """(sum of |x|^p)^(1/p) over the spatial axes."""
+    p = call.int_attribute("p", 2)
+    if p in (1, 2):
+        return global_pool(call, f"reduce_l{p}")
+    x = call.input(0)
+    powers = call.emit("pow", [call.emit("abs", [x]), call.scalar(p, x)])
+    total = call.emit("reduce_sum", [powers], axes=tuple(range(2, call.rank(x))), keepdims=True)
+    return call.emit("pow", [total, call.scalar(1 / p, x)])
+
+
 def lp_normalisation(call: Call) -> str:
     """x divided by its L1 or L2 norm along an axis; 0 where the norm is 0."""
     x, p = call.input(0), call.int_attribute("p", 2)
@@ -88,5 +99,6 @@ IMPORTS: tuple[Import, ...] = (
     Import("ArgMin", (1, 11, 12, 13), partial(arg_extreme, ir="argmin"), ("argmin",)),
     Import("GlobalAveragePool", (1, 22), partial(global_pool, ir="reduce_mean"), ("reduce_mean",)),
     Import("GlobalMaxPool", (1, 22), partial(global_pool, ir="reduce_max"), ("reduce_max",)),
+    Import("GlobalLpPool", (2, 22), global_lp_pool, ("reduce_l1", "reduce_l2", "abs", "pow", "reduce_sum")),
     Import("LpNormalization", (1, 22), lp_normalisation, ("reduce_l1", "reduce_l2", "equal", "div", "where")),
 )  # fmt: skip
