@@ -269,6 +269,11 @@ def bind_attribute(value: Any, values: Bindings) -> Any:
     return value if isinstance(value, (str, float, bool, type(None), DType)) else bind(value, values)
 
 
+def user_name(node: Node) -> str:
+    """The first of the user's own names behind a node."""
+    return (node.origin or (node.name,))[0]
+
+
 def user_names(nodes: Iterable[Node]) -> tuple[str, ...]:
     """The user's own names behind some nodes, each once, in order."""
     return tuple(dict.fromkeys(o for n in nodes for o in (n.origin or (n.name,))))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from opfuse.ir.graph import Node
+from opfuse.ir.graph import Node, user_name
 from opfuse.ir.index import AxisTerm, Index
 from opfuse.ir.ops import structure_of
 from opfuse.ir.scalar import Const, Scalar, apply, const
@@ -138,8 +138,8 @@ class Nests(Values):
         interior = [r for r in s.reads if self.computed(node.inputs[r.operand])]
         if interior:
             if len(kept) > 1:
-                raise Refused("window-of-interior", f"{node.op} reads a window of a value of the region",
-                              node=node.name)  # fmt: skip
+                text = f"{node.op} slides a window over the other's values: joined, each is made again for every window"
+                raise Refused("window-of-interior", text, node=user_name(node))
             return self.whole_dot(node, s, here, k)
         opened, inner = [], dict(here)
         names = frozenset(n for i in here.values() for n in i.axes)
@@ -147,7 +147,7 @@ class Nests(Values):
             opened.append(self.open_loop(a, inner, point=a is not k))
         a_tile, b_tile = self.operand(node, s, 0, inner), self.operand(node, s, 1, inner)
         if not (isinstance(a_tile, Tile) and isinstance(b_tile, Tile)):
-            raise Refused("constant-operand", f"{node.op} multiplies by a single number", node=node.name)
+            raise Refused("constant-operand", f"{node.op} multiplies by a single number", node=user_name(node))
         names &= self.depends[a_tile.name] | self.depends[b_tile.name]
         carried = [self.fresh_tile("acc", names, a_tile.dtype) for _ in opened]
         last = self.fresh_tile("acc", names, a_tile.dtype)

@@ -14,7 +14,7 @@ point by point. A row needs all columns of the state of the step before, so colu
 
 from __future__ import annotations
 
-from opfuse.ir.graph import Graph, Node
+from opfuse.ir.graph import Graph, Node, user_name
 from opfuse.ir.index import Index
 from opfuse.ir.ops import scan_of, structure_of
 from opfuse.ir.scalar import Operand, Scalar, walk
@@ -50,7 +50,7 @@ class ScanLowering(Values):
         for value in self.graph.outputs.values():
             if value not in node.outputs:
                 text = f"{value} is no result of {node.op}: it is made in a kernel of its own"
-                raise Refused("after-recurrence", text, node=node.name)
+                raise Refused("after-recurrence", text, node=user_name(node))
         for other in self.graph.nodes.values():
             structure = structure_of(self.graph, other)
             if other is not node and (structure is None or structure.reduce_axes):

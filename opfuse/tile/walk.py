@@ -16,7 +16,7 @@ import numpy as np
 
 from opfuse.decision import Refusal
 from opfuse.ir.dims import Dim
-from opfuse.ir.graph import Graph, Node
+from opfuse.ir.graph import Graph, Node, user_name
 from opfuse.ir.index import AxisTerm, Gathered, Index, axis, simplify
 from opfuse.ir.ops import structure_of
 from opfuse.ir.scalar import Const, Operand, Position, Scalar, apply, cast, const, substitute, walk
@@ -191,7 +191,7 @@ class Values:
                     wrapped[t] = self.gather_index(node, s, t, here, self.graph.types[value].shape[d])
         if wrapped and self.graph.producer(value) is not None:
             raise Refused("gathered-interior", f"{node.op} gathers from a value of the region: it must be stored first",
-                          node=node.name)  # fmt: skip
+                          node=user_name(node))  # fmt: skip
         index = tuple(i.substitute(here, lambda t: wrapped[t]) for i in read.index)
         return self.at(value, index, read.pad)
 
@@ -201,7 +201,8 @@ class Values:
         assert isinstance(term.source, int)
         raw = self.operand(node, s, term.source, here)
         if not isinstance(extent, int):
-            raise Refused("gather-symbolic", f"{node.op} gathers along a dimension of run-time extent", node=node.name)
+            text = f"{node.op} gathers along a dimension of run-time extent"
+            raise Refused("gather-symbolic", text, node=user_name(node))
         if raw.dtype is not DType.I32:  # a byte does not hold the extents
             raw = cast(raw, DType.I64)
         zero, n = const(0, raw.dtype), const(extent, raw.dtype)
@@ -238,7 +239,7 @@ class Values:
         """
         if s.reduce_axes or any(r.gathers for r in s.reads):
             raise Refused("padded-interior", f"{node.op} is read through a padded window: it must be stored first",
-                          node=node.name)  # fmt: skip
+                          node=user_name(node))  # fmt: skip
         here = {a.name: i for a, i in zip(s.axes, index, strict=True)}
         leaves: dict[int, Scalar] = {}
         for k in sorted({x.index for x in walk(s.body) if isinstance(x, Operand)}):
