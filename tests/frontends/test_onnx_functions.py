@@ -34,8 +34,8 @@ def shrink(x: np.ndarray, bias: float, lambd: float) -> np.ndarray:
 
 def test_a_function_takes_attributes_and_defaults() -> None:
     nodes = [
-        helper.make_node("Shrink", ["x"], ["a"], name="one", bias=0.25, lambd=0.75),
-        helper.make_node("Shrink", ["a"], ["y"], name="two"),  # bias 0, lambd 0.5
+        helper.make_node(["x"], ["a"], name="one", bias=0.25, lambd=0.75),
+        helper.make_node(["a"], ["y"], name="two"),  # bias 0, lambd 0.5
     ]
     graph = load(model(nodes, {"x": (F, (4, 6))}, {"y": F}))
     assert {n.origin for n in graph.nodes.values()} == {("one",), ("two",)}, "reports name the user's nodes"
@@ -45,8 +45,8 @@ def test_a_function_takes_attributes_and_defaults() -> None:
 
 def test_two_functions_of_one_name_are_apart() -> None:
     nodes = [
-        helper.make_node("Shrink", ["x"], ["a"], name="same", bias=0.25, lambd=0.75),
-        helper.make_node("Shrink", ["x"], ["b"], name="same", bias=0.5, lambd=0.1),
+        helper.make_node(["x"], ["a"], name="same", bias=0.25, lambd=0.75),
+        helper.make_node(["x"], ["b"], name="same", bias=0.5, lambd=0.1),
         helper.make_node("Sub", ["a", "b"], ["y"], name="gap"),
     ]
     made = evaluate(load(model(nodes, {"x": (F, (4, 6))}, {"y": F})), {"x": X})["y"]
@@ -82,7 +82,7 @@ def test_what_a_body_lacks_is_told_with_the_name_of_the_node() -> None:
 def test_definitions_that_can_be_followed_are_listed() -> None:
     """Bernoulli draws numbers; Elu has a row; a loss is defined by another that is defined itself."""
     found = {o.op: o for o in definitions()}
-    assert {"Shrink", "SoftmaxCrossEntropyLoss", "Attention", "SwiGLU"} <= set(found)
+    assert {"SoftmaxCrossEntropyLoss", "Attention", "SwiGLU"} <= set(found)
     assert not {"Bernoulli", "LinearAttention", "SequenceMap", "Elu"} & set(found)
     assert found["Shrink"].opsets == ((9, defs.onnx_opset_version()),)
     assert {"less", "where"} <= set(found["Shrink"].emits)
