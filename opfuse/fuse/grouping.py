@@ -4,7 +4,8 @@
 
 Nodes are visited in order; each tries to join the group of a producer, the latest first. A join is taken when it is
 legal (`legality`), some provider claims the joined region, and the joined kernel is predicted faster than the two.
-Reshapes that only rename bytes are joined together with what follows them, or stay views that cost nothing.
+Reshapes that only rename bytes are joined together with what follows them, or stay views that cost nothing. Then groups
+that read one value try to join as siblings.
 """
 
 from __future__ import annotations
@@ -91,6 +92,20 @@ class Grouping:
         for name in list(self.graph.nodes):
             if name not in alone and name not in self.views:
                 self.grow(name, alone)
+        for value in self.graph.types:
+            if not self.graph.is_constant(value):
+                self.join_siblings(value, alone)
+
+    def join_siblings(self, value: str, alone: frozenset[str]) -> None:
+        """Join groups that read one value and nothing of each other: Q, K and V of one input load its tile once."""
+        readers = {self.partition.group_of[n.name] for n in self.graph.consumers(value) if n.name not in self.views}
+        first, *others = [g for g in sorted(readers) if not alone & set(self.partition.members[g])] or [-1]
+        for other in others:
+            if not self.reads(first, other) and not self.reads(other, first):
+                self.try_join(first, (), other, "siblings")
+
+    def reads(self, consumer: int, producer: int) -> bool:
+        return producer in self.partition.predecessors[consumer]
 
     def grow(self, name: str, alone: frozenset[str]) -> None:
         """Join the node's group with the groups that it reads, through views too, as long as one helps."""
@@ -119,7 +134,7 @@ class Grouping:
                     bridges.setdefault(behind, []).append(p)
         return [(producer, tuple(sorted(views))) for producer, views in bridges.items()]
 
-    def try_join(self, producer: int, bridge: tuple[int, ...], consumer: int) -> Decision | None:
+    def try_join(self, producer: int, bridge: tuple[int, ...], consumer: int, rule: str = "join") -> Decision | None:
         parts = (producer, *bridge, consumer)
         if join_refusal(self.partition, parts) is not None:
             return None
@@ -134,7 +149,7 @@ class Grouping:
             self.partition.merge(producer, g)
         origin = user_names(self.graph.nodes[n] for n in names)
         facts = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
-        decision = Decision("fusion", "join", origin, "taken", "predicted faster in one kernel", facts=facts)
+        decision = Decision("fusion", rule, origin, "taken", "predicted faster in one kernel", facts=facts)
         self.fusions.append(decision)
         return decision
 

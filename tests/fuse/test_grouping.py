@@ -183,3 +183,24 @@ def test_linear_layers_take_bias_activation_and_residual(rows: int) -> None:
     g.set_outputs({"y": y})
     groups, _ = grouped(g)
     assert operators(g, groups) == [["matmul", "add", "gelu"], ["matmul", "add", "add"]]
+
+
+def test_siblings_that_read_one_value_become_one_kernel_with_two_outputs() -> None:
+    g = Graph()
+    x = g.add_input("x", f32(64, 64))
+    left, right = g.emit("exp", [x]), g.emit("sqrt", [x])
+    g.set_outputs({"left": left, "right": right})
+    groups, ledger = grouped(g)
+    assert [set(x.region.outputs) for x in groups] == [{left, right}]
+    (decision,) = [d for d in ledger.of("fusion") if d.rule == "siblings"]
+    assert decision.facts["joined_s"] < decision.facts["apart_s"]
+
+
+def test_siblings_of_other_shapes_or_on_one_path_stay_apart() -> None:
+    g = Graph()
+    x = g.add_input("x", f32(8, 64))
+    a = g.emit("matmul", [x, weight(g, 64, 32)])
+    b = g.emit("matmul", [x, weight(g, 64, 48)])
+    g.set_outputs({"a": a, "b": b})
+    groups, _ = grouped(g)
+    assert len(groups) == 2
