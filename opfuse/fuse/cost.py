@@ -43,7 +43,9 @@ FUNCTION_COST: Mapping[str, float] = {
     "rsqrt": 6, "floordiv": 20, "mod": 20, "fmod": 20,
 }  # fmt: skip
 
-LEAST_START_S = 0.2e-6  # a step of the native driver with one empty tile takes 0.16 us on one thread (measured in 2026)
+# A step of the native driver with one empty tile takes 0.16 us on one thread; of 50 dependent steps on two threads each
+# takes 0.6 to 1 us, where the best barrier alone takes 0.14 (one server, 2026): threads seldom arrive together.
+LEAST_START_S, LEAST_SHARED_START_S = 0.2e-6, 1.0e-6
 
 # A gathered element costs about this many vector multiplies a lane; a guarded row of a window this many scalar steps
 # (read off generated kernels: 16 lanes of a gather take 20 to 26 cycles on AVX-512 servers of 2022 to 2025).
@@ -90,8 +92,9 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
     memory = sum(n / (bandwidth[k] * share[k]) for k, n in by_level.items())
     dots = work.dot_seconds / units * balance
     operations = work.operations / rates.vector_ops_per_s / units * balance
+    start = max(rates.start_s, LEAST_START_S if target.units == 1 else LEAST_SHARED_START_S)
     seconds = (
-        max(rates.start_s, LEAST_START_S) * len(list(program.flat_phases()))
+        start * len(list(program.flat_phases()))
         + max(memory, dots)
         + operations * 0.8
         + min(memory, dots) * 0.2
