@@ -17,7 +17,7 @@ from opfuse.codegen.llvm.entry import entry_functions
 from opfuse.codegen.llvm.jit import assemble, compile_object
 from opfuse.codegen.llvm.printer import PrintedPhase, print_program
 from opfuse.decision import Decision, Ledger, Refusal
-from opfuse.errors import ModelError, OptionError
+from opfuse.errors import ModelError, OpfuseError, OptionError
 from opfuse.frontends.onnx.load import load as load_onnx
 from opfuse.fuse.grouping import Group, group, kernel_decision
 from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel, why_on_host
@@ -33,6 +33,7 @@ from opfuse.rewrite.engine import rewrite
 from opfuse.rewrite.rules import FOLDING
 from opfuse.runtime.cache import Cache, default_directory, key_of
 from opfuse.runtime.executable import Executable
+from opfuse.runtime.interface import Interface
 from opfuse.runtime.model import CompiledModel
 from opfuse.target import Target, host, physical_cores
 from opfuse.tile.text import program_text, schedule_text
@@ -48,7 +49,8 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
     Args:
         model: an ONNX file's path, its bytes, an `onnx.ModelProto`, or an `opfuse.ir.graph.Graph`.
         threads: worker threads of a call; all physical cores where None.
-        shapes: input name -> shape, to bind symbolic dimensions now. Otherwise the first call binds them.
+        shapes: input name -> shape, to bind symbolic dimensions now. Otherwise the first call binds them. A later call
+            with other shapes compiles again, and both are kept.
         precision: "fp32", the only one so far.
         disable_rules: names of rewrite rules to switch off.
         disable_fusions: ids of kernels to keep apart (see `explain`), or "all".
@@ -64,10 +66,26 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
         disabled_fusions=names(disable_fusions), strict=strict, isa=isa, debug=debug,
         calibrate=calibrate, cache=None if cache is None else str(cache),
     )  # fmt: skip
-    graph = model if isinstance(model, Graph) else load_onnx(model, options.shapes)
+    graph = model if isinstance(model, Graph) else imported(model, options.shapes)
     if isinstance(model, (str, Path)):
         graph.name = Path(model).name  # reports and errors name the user's file
     return Executable(graph, options, lambda bound: build(bound, options), reports=Reports(Stages()))
+
+
+def imported(model: Any, shapes: Mapping[str, Sequence[int]]) -> Graph:
+    """The graph, its dimensions open even where `shapes` bind them all: a later call may bring others.
+
+    They are fixed where `shapes` leave some open, do not fit (the error says how), or are needed to import the model.
+    """
+    if not shapes:
+        return load_onnx(model)
+    try:
+        graph = load_onnx(model)
+        interface = Interface.of(graph)
+        bound = interface.bindings(shapes)
+    except OpfuseError:
+        return load_onnx(model, shapes)
+    return graph if all(s in bound for s in interface.symbols) else load_onnx(model, shapes)
 
 
 def names(given: Iterable[str]) -> frozenset[str]:

@@ -52,7 +52,7 @@ class Target:
         return replace(self, rates=rates)
 
 
-# Defaults until the machine is measured: medians of the measurements in CPU_KERNELS of a 2-core AVX-512 server (2026).
+# Defaults until the machine is measured: medians of what was measured on a 2-core AVX-512 server (2026).
 DESCRIBED_CPU = Rates(20e9, 25e9, 80e9, 170e9, 20e9, 0.5e-6, 2e-6, "described: 2-core AVX-512 server, 2026", 1.35)
 # H200: peak figures of the vendor's data sheet; start: 1.05 us a node of a CUDA graph, measured on one in 2026.
 _H200_SOURCE = "described: H200 data sheet and graph replay, 2026"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from opfuse.decision import Refusal
-from opfuse.ir.dims import Dim, product
+from opfuse.ir.dims import Dim, dims_text, product
 from opfuse.ir.graph import Graph, user_names
 from opfuse.ir.index import Index
 from opfuse.ir.scalar import Scalar
@@ -64,7 +64,7 @@ class _Lowering(Nests):
         index = self.root_index(root)
         stores = [(root, index, self.at(root, index))]
         for value in reversed([v for v in values if v != root]):
-            stores.append(self.other_output(value, index))
+            stores.append(self.other_output(value, root, index))
         for k, (value, at, result) in enumerate(stores):
             type_ = self.graph.types[value]
             out = Buffer(f"y{k}", type_.dtype, type_.shape, "out")
@@ -98,7 +98,9 @@ class _Lowering(Nests):
             index.append(at)
         return tuple(index)
 
-    def other_output(self, value: str, root_index: tuple[Index, ...]) -> tuple[str, tuple[Index, ...], Scalar]:
+    def other_output(
+        self, value: str, root: str, root_index: tuple[Index, ...]
+    ) -> tuple[str, tuple[Index, ...], Scalar]:
         """A second output: made on the way, at an index that covers it exactly, or over the root's own axes."""
         shape = self.graph.types[value].shape
         for key, result in self.scopes[0].memo.items():
@@ -109,7 +111,7 @@ class _Lowering(Nests):
         ):
             return value, root_index, self.at(value, root_index)
         raise Refused("outputs-differ", "two outputs of the region do not share one iteration space",
-                      first=str(root_index), second=str(shape))  # fmt: skip
+                      first=f"[{dims_text(self.graph.types[root].shape)}]", second=f"[{dims_text(shape)}]")  # fmt: skip
 
     def covers(self, index: tuple[Index, ...], shape: tuple[Dim, ...]) -> bool:
         """Each dimension is walked by axes of its own, whole."""

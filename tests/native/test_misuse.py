@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 import opfuse
@@ -205,6 +206,26 @@ def test_ten_million_terms(op: str, compiled: Compile) -> None:
 
 
 # ---- threads of the caller -------------------------------------------------------------------------------------------
+def test_shapes_that_were_given_do_not_forbid_others(compiled: Compile, tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> open (float[N, 4] x, float[M, 4] w) => (float[N, 4] y) '
+    model = onnx.parser.parse_model(text + "{ t = Relu(x) s = ReduceSum<keepdims = 0>(w) y = Add(t, s) }")
+    w = np.ones((2, 4), np.float32)
+    exe = compiled(model, shapes={"x": (3, 4), "w": (2, 4)})
+    assert len(exe.variants) == 1 and exe.explain().kernels  # compiled at once
+    for rows in (3, 5, 3):
+        x = np.resize(X, (rows, 4))
+        assert np.array_equal(exe(x=x, w=w)["y"], np.maximum(x, 0) + 8)
+    assert len(exe.variants) == 2
+    exe.save(tmp_path / "both.opf")
+    assert len(opfuse.load(tmp_path / "both.opf").variants) == 2
+    some = compiled(model, shapes={"x": (3, 4)})  # the other input's stay open, this one's are fixed
+    assert not some.variants and some.run([X, w])[0].shape == (3, 4)
+    with pytest.raises(InputError, match="wants \\[3, 4\\]"):
+        some(x=X[:2], w=w)
+    with pytest.raises(InputError, match="5 stands where the model has 4"):
+        compiled(model, shapes={"x": (3, 5), "w": (2, 4)})
+
+
 def test_four_threads_and_many_shapes(compiled: Compile) -> None:
     exe = compiled(one("softmax", (symbol("S"), 5), attrs={"axis": 1}))
     wrong: list[object] = []

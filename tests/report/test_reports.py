@@ -16,6 +16,7 @@ from opfuse import pipeline
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.types import DType, TensorType
+from opfuse.plan.account import recount
 from opfuse.providers.cpu import CpuProvider
 from opfuse.report.explain import neighbours
 from opfuse.rewrite.pattern import Var, op
@@ -70,6 +71,14 @@ def test_bytes_are_those_that_a_recount_from_the_plan_finds(disabled: tuple[str,
     for kernel, entry in zip(plan.kernels, explanation.kernels, strict=True):
         assert entry.bytes == sum(size[v] for v in dict.fromkeys((*kernel.reads, *kernel.writes))), kernel.name
     assert explanation.bytes_moved["fused"] == sum(k.bytes for k in explanation.kernels)
+
+
+def test_unfused_bytes_are_those_of_a_plan_with_a_kernel_for_each_node() -> None:
+    fused = opfuse.compile(small_cnn(), threads=1)
+    rules = {r.name for stage in PASSES for r in stage.rules} - {"fold_constants"}
+    plan = opfuse.compile(small_cnn(), threads=1, disable_rules=rules, disable_fusions="all").model.plan
+    assert all(len(k.nodes) == 1 for k in plan.kernels)
+    assert fused.explain().bytes_moved["unfused"] == recount(plan)
 
 
 def test_every_pair_of_neighbours_has_a_recorded_reason() -> None:
