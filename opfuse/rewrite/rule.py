@@ -73,17 +73,24 @@ class Rule:
     cases: tuple[Case, ...] = ()
     tell: bool = False  # a refusal after a match is worth a line to the user
     doc: str = ""
+    either_zero: bool = False  # -0.0 may become 0.0, or the other way round, as ONNX allows
 
 
 def rule(rounding: Rounding, before: Pattern, *, when: Sequence[Condition] = (), cases: Sequence[Case] = (),
-         tell: bool = False) -> Callable[[Build], Rule]:  # fmt: skip
+         tell: bool = False, either_zero: bool = False) -> Callable[[Build], Rule]:  # fmt: skip
     """Make a Rule of the function that builds its `after`; name and docstring are the function's."""
 
     def declare(build: Build) -> Rule:
         doc = inspect.getdoc(build) or ""
-        return Rule(build.__name__, rounding, before, build, tuple(when), tuple(cases), tell, doc)
+        return Rule(build.__name__, rounding, before, build, tuple(when), tuple(cases), tell, doc, either_zero)
 
     return declare
+
+
+def declared(module: Mapping[str, Any], apart: Sequence[Rule] = ()) -> tuple[Rule, ...]:
+    """The rules that a module (its `globals()`) defines, in the order of its text, less those `apart`."""
+    found = dict.fromkeys(r for r in module.values() if isinstance(r, Rule))
+    return tuple(r for r in found if r.build.__module__ == module["__name__"] and r not in apart)
 
 
 def objection(rule_: Rule, m: Match) -> Refusal | None:

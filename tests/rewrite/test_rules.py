@@ -6,6 +6,9 @@ in another order than that of another; a reassociating one by a few roundings of
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,10 +18,11 @@ from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType
 from opfuse.options import Options
+from opfuse.rewrite import rules
 from opfuse.rewrite.cases import feeds_of, graphs_of
 from opfuse.rewrite.engine import rewrite
-from opfuse.rewrite.rule import Case, Rule
-from opfuse.rewrite.rules import PASSES, Pass
+from opfuse.rewrite.rule import Case, Rule, declared
+from opfuse.rewrite.rules import PASSES, Pass, arithmetic
 
 RULES = list({r.name: r for p in PASSES for r in p.rules}.values())
 CASES = [
@@ -89,16 +93,21 @@ def test_rule(rule: Rule, case: Case) -> None:
     assert tried
 
 
+def test_every_rule_that_is_written_runs() -> None:
+    modules = [importlib.import_module(f"{rules.__name__}.{m.name}") for m in pkgutil.iter_modules(rules.__path__)]
+    written = {r.name for m in modules for r in vars(m).values() if isinstance(r, Rule)}
+    assert written == {r.name for r in RULES}
+
+
+def test_declared_rules_stand_in_the_order_of_the_text() -> None:
+    class_of = {r.name: r for r in arithmetic.RULES}
+    first, last = class_of["multiply_by_one"], class_of["divide_by_power_of_two"]
+    module = {"__name__": arithmetic.__name__, "b": last, "a": first, "twice": last, "number": 1}
+    assert declared(module) == (last, first) and declared(module, apart=(last,)) == (first,)
+    assert declared({**module, "__name__": "another"}) == ()
+
+
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-38, 3e38, 89.0)
-# Bounds and relu may give either zero for -0.0 (as ONNX allows).
-ZEROS_OF_EITHER_SIGN = {
-    "clip_of_relu",
-    "relu_of_clip",
-    "merge_clips",
-    "merge_bounds",
-    "bounds_to_clip",
-    "bound_to_relu",
-}
 
 
 @pytest.mark.parametrize(("rule", "case"), [p for p in CASES if p.values[0].rounding == "exact" and p.values[1].fires])  # type: ignore[union-attr]
@@ -115,7 +124,7 @@ def test_exact_rules_keep_what_is_no_number(rule: Rule, case: Case) -> None:
         for name, b in before_values.items():
             a = after_values[name]
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=0)
-            if b.dtype.kind == "f" and rule.name not in ZEROS_OF_EITHER_SIGN and not _sums(graph):
+            if b.dtype.kind == "f" and not rule.either_zero and not _sums(graph):
                 np.testing.assert_array_equal(np.signbit(a[~np.isnan(b)]), np.signbit(b[~np.isnan(b)]))
 
 

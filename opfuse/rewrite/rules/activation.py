@@ -14,7 +14,7 @@ from opfuse.decision import Refusal
 from opfuse.ir.types import DType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Pattern, Var, any_of, op, product
-from opfuse.rewrite.rule import Case, Input, Rule, is_float, rule, same_type
+from opfuse.rewrite.rule import Case, Input, Rule, declared, is_float, rule, same_type
 
 x, y, z = Var("x"), Var("y"), Var("z")
 _WIDE = (Case({"x": (17,)}), Case({"x": ()}), Case({"x": Input((3, 5), DType.F64)}, dtype=DType.F64, spellings=4))
@@ -153,16 +153,4 @@ def square(m: Match, to: Draft) -> str:
     return to.emit("mul", m["x"], m["x"])
 
 
-RULES: tuple[Rule, ...] = (
-    gelu,
-    gelu_tanh,
-    sigmoid,
-    silu,
-    hard_sigmoid,
-    hard_swish,
-    mish,
-    reciprocal_root,
-    divide_by_root,
-    multiply_by_reciprocal,
-    square,
-)
+RULES: tuple[Rule, ...] = declared(globals())

@@ -13,11 +13,11 @@ import math
 import numpy as np
 
 from opfuse.decision import Refusal
-from opfuse.ir.types import DType
+from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Maybe, Var, any_of, op
 from opfuse.rewrite.precision import limits
-from opfuse.rewrite.rule import Case, Input, Rule, is_float, rule, same_type
+from opfuse.rewrite.rule import Case, Input, Rule, declared, is_float, rule, same_type
 
 x = Var("x")
 c, a, b = Constant("c"), Constant("a", scalar=True), Constant("b", scalar=True)
@@ -128,7 +128,7 @@ _CLIP = op("clip", x, Maybe(low), Maybe(high), name="clip")
 _F = np.float32
 
 
-@rule("exact", op("clip", op("relu", x), Maybe(low), Maybe(high)), when=(same_type("x"),), cases=(
+@rule("exact", op("clip", op("relu", x), Maybe(low), Maybe(high)), when=(same_type("x"),), either_zero=True, cases=(
     Case({"x": (17,), "low": _F(-1), "high": _F(1)}),
     Case({"x": (17,), "low": _F(0.5), "high": _F(-0.5)}),
     Case({"x": (17,), "low": _F("nan"), "high": _F(1)}, fires=False, spellings=1),
@@ -139,7 +139,7 @@ def clip_of_relu(m: Match, to: Draft) -> str | Refusal:
     return _clipped(m, to, (least, most), _larger(least, 0.0), most)
 
 
-@rule("exact", op("relu", _CLIP), when=(same_type("x"),), cases=(
+@rule("exact", op("relu", _CLIP), when=(same_type("x"),), either_zero=True, cases=(
     Case({"x": (17,), "low": _F(-1), "high": _F(1)}),
     Case({"x": (17,), "low": _F(-2), "high": _F(-1)}),
     Case({"x": (17,), "low": _F(-2), "high": _F("nan")}, fires=False, spellings=1),
@@ -150,7 +150,7 @@ def relu_of_clip(m: Match, to: Draft) -> str | Refusal:
     return _clipped(m, to, (least, most), _larger(least, 0.0), None if most is None else max(most, 0.0))
 
 
-@rule("exact", op("clip", _CLIP, Maybe(a), Maybe(b), name="outer"), when=(same_type("x"),), cases=(
+@rule("exact", op("clip", _CLIP, Maybe(a), Maybe(b), name="outer"), when=(same_type("x"),), either_zero=True, cases=(
     Case({"x": (17,), "low": _F(-1), "high": _F(1), "a": _F(2), "b": _F(6)}),
     Case({"x": (17,), "low": _F(-1), "high": _F(1), "a": _F(0), "b": _F(6)}),
     Case({"x": (17,), "low": _F(1), "high": _F(-1), "a": _F(-3), "b": _F(0.5)}),
@@ -168,6 +168,7 @@ def merge_clips(m: Match, to: Draft) -> str | Refusal:
     "exact",
     any_of(op("maximum", op("maximum", x, a), b), op("minimum", op("minimum", x, a), b)),
     when=(same_type("x"),),
+    either_zero=True,
     cases=(
         Case({"x": (17,), "a": _F(-1), "b": _F(1)}),
         Case({"x": (17,), "a": _F("nan"), "b": _F(1)}, fires=False, spellings=1),
@@ -193,7 +194,18 @@ def remove_idle_bound(m: Match, to: Draft) -> str | Refusal:
     return m["x"] if bound == idle else Refusal("bound", f"{m['a']} is {bound}", {"bound": str(bound)})
 
 
-@rule("exact", op("minimum", op("maximum", x, low), high), when=(same_type("x"),), cases=(
+@rule("exact", any_of(op("maximum", x, x), op("minimum", x, x)), cases=(
+    Case({"x": (2, 3)}),
+    Case({"x": Input((2, 3), DType.I32)}),
+    Case(build=lambda g: [g.emit("maximum", [g.add_input("x", TensorType(DType.F32, (3,))),
+                                             g.add_input("y", TensorType(DType.F32, (3,)))])], fires=False),
+))  # fmt: skip
+def remove_idle_choice(m: Match, to: Draft) -> str:
+    """maximum(x, x) -> x, minimum(x, x) -> x"""
+    return m["x"]
+
+
+@rule("exact", op("minimum", op("maximum", x, low), high), when=(same_type("x"),), either_zero=True, cases=(
     Case({"x": (17,), "low": _F(-1), "high": _F(1)}),
     Case({"x": (17,), "low": _F(1), "high": _F(-1)}),
 ))  # fmt: skip
@@ -202,7 +214,7 @@ def bounds_to_clip(m: Match, to: Draft) -> str:
     return to.emit("clip", m["x"], to.reshape(m["low"], ()), to.reshape(m["high"], ()))
 
 
-@rule("exact", any_of(op("maximum", x, 0), op("clip", x, 0)), when=(same_type("x"), is_float), cases=(
+@rule("exact", any_of(op("maximum", x, 0), op("clip", x, 0)), when=(same_type("x"), is_float), either_zero=True, cases=(
     Case({"x": (17,)}),
     Case({"x": Input((17,), DType.I32)}, dtype=DType.I32, fires=False),
 ))  # fmt: skip
@@ -273,9 +285,5 @@ def multiply_constants(m: Match, to: Draft) -> str | Refusal:
     return to.emit("mul", m["x"], to.constant(merged))
 
 
-RULES: tuple[Rule, ...] = (
-    multiply_by_one, divide_by_one, power_of_one, add_zero, subtract_zero, remove_double_negation, remove_idle_relu,
-    clip_of_relu, relu_of_clip, merge_clips, merge_bounds, remove_idle_bound, bounds_to_clip, bound_to_relu,
-    divide_by_power_of_two,
-)  # fmt: skip
 SCALING: tuple[Rule, ...] = (divide_by_constant, multiply_constants)  # once activations have been recognised
+RULES: tuple[Rule, ...] = declared(globals(), apart=SCALING)

@@ -18,7 +18,7 @@ from opfuse.ir.ops import OperatorError, activation, elementwise
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Var, any_node, op
-from opfuse.rewrite.rule import Case, Input, Rule, rule, used_once
+from opfuse.rewrite.rule import Case, Input, Rule, declared, rule, used_once
 
 ELEMENTWISE = tuple(o.name for o in (*elementwise.OPERATORS, *activation.OPERATORS))
 REDUCTIONS = (
@@ -204,4 +204,4 @@ def _reshaped_statistic(g: Graph, shape: tuple[int, ...]) -> str:
     return g.emit("reshape", [statistic], {"shape": shape})
 
 
-RULES: tuple[Rule, ...] = (drop_expand, gather_of_expand, keep_reduced_axes, drop_reduced_axes, hoist_reshape)
+RULES: tuple[Rule, ...] = declared(globals())

@@ -20,7 +20,7 @@ from opfuse.ir.ops import get
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import COMMUTATIVE, Match, any_node
-from opfuse.rewrite.rule import Case, Rule, rule
+from opfuse.rewrite.rule import Case, Rule, declared, rule
 
 SMALL = 1024  # elements: below it a constant is stored as it is, whatever it was made of
 LARGEST_GROWTH = 1 << 20  # bytes that a folded constant may be larger than its operands
@@ -169,4 +169,4 @@ def merge_twins(m: Match, to: Draft) -> str | Refusal:
     return twin.output if twin.name != m.root.name else Refusal("alone", "no other node computes the same")
 
 
-RULES: tuple[Rule, ...] = (fold_constants, fill_to_expand, merge_twins)
+RULES: tuple[Rule, ...] = declared(globals())

@@ -20,7 +20,7 @@ from opfuse.decision import Refusal
 from opfuse.ir.dims import ceildiv
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Maybe, Var, op
-from opfuse.rewrite.rule import Case, Operand, Rule, rule
+from opfuse.rewrite.rule import Case, Operand, Rule, declared, rule
 from opfuse.rewrite.rules.layout import to_last, to_second
 
 x, w, b = Var("x"), Constant("w"), Constant("b")
@@ -126,4 +126,4 @@ def _woven(to: Draft, y: str, axes: tuple[Weave, ...], group: int) -> str:
     return to.reshape(y, (n, *(q * a.stride for q, a in zip(places, axes, strict=True)), group * each))
 
 
-RULES: tuple[Rule, ...] = (conv_transpose_to_conv,)
+RULES: tuple[Rule, ...] = declared(globals())

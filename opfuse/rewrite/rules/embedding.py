@@ -16,7 +16,7 @@ from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Var, any_node, op
-from opfuse.rewrite.rule import Case, Input, Operand, Rule, is_float, rule
+from opfuse.rewrite.rule import Case, Input, Operand, Rule, declared, is_float, rule
 from opfuse.rewrite.rules.broadcasting import ELEMENTWISE
 from opfuse.rewrite.rules.constants import fold
 
@@ -119,5 +119,5 @@ def _widened(m: Match) -> Refusal:
     return Refusal("widens", f"{m.root.name} widens the table")
 
 
-RULES: tuple[Rule, ...] = (one_hot_to_gather,)
 TABLE_RULES: tuple[Rule, ...] = (compute_on_table,)
+RULES: tuple[Rule, ...] = declared(globals(), apart=TABLE_RULES)

@@ -15,7 +15,7 @@ import numpy as np
 from opfuse.decision import Refusal
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Maybe, Var, op
-from opfuse.rewrite.rule import Case, Rule, rule
+from opfuse.rewrite.rule import Case, Rule, declared, rule
 
 x, w, b = Var("x"), Var("w"), Var("b")
 
@@ -123,6 +123,4 @@ def instance_norm_to_channels_last(m: Match, to: Draft) -> str:
     return to.transpose(out, to_second(m.result.rank), of=m.nodes["transpose"])
 
 
-RULES: tuple[Rule, ...] = (
-    conv_to_channels_last, pool_to_channels_last, batch_norm_to_channels_last, instance_norm_to_channels_last,
-)  # fmt: skip
+RULES: tuple[Rule, ...] = declared(globals())

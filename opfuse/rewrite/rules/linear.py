@@ -20,7 +20,7 @@ from opfuse.ir.types import DType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Maybe, Var, any_of, op
 from opfuse.rewrite.precision import limits
-from opfuse.rewrite.rule import Case, Input, Operand, Rule, is_float, rule, used_once
+from opfuse.rewrite.rule import Case, Input, Operand, Rule, declared, is_float, rule, used_once
 
 x = Var("x")
 w, bias, c = Constant("w"), Constant("bias"), Constant("c")
@@ -372,13 +372,4 @@ def scale_into_linear(m: Match, to: Draft) -> str | Refusal:
     return vector if isinstance(vector, Refusal) else _affine_matmul(m, to, vector, None)
 
 
-RULES: tuple[Rule, ...] = (
-    fold_batch_norm,
-    fold_batch_norm_transposed,
-    fold_batch_norm_linear,
-    bias_into_conv,
-    bias_through_reshape,
-    shift_into_conv,
-    scale_into_conv,
-    scale_into_linear,
-)
+RULES: tuple[Rule, ...] = declared(globals())

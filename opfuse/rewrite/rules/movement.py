@@ -17,7 +17,7 @@ from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Op, Var, any_node, op
-from opfuse.rewrite.rule import Case, Input, Rule, rule, same_type
+from opfuse.rewrite.rule import Case, Input, Rule, declared, rule, same_type
 
 x = Var("x")
 
@@ -227,8 +227,4 @@ def _concat_with_empty(g: Graph) -> str:
     return g.emit("concat", [a, empty, b], {"axis": 0})
 
 
-RULES: tuple[Rule, ...] = (
-    remove_identity, remove_cast, merge_casts, remove_reshape, merge_reshapes, remove_transpose, merge_transposes,
-    transpose_to_reshape, remove_expand, merge_expands, remove_slice, remove_pad, remove_concat, remove_tile,
-    drop_empty_operands,
-)  # fmt: skip
+RULES: tuple[Rule, ...] = declared(globals())

@@ -18,7 +18,7 @@ from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Maybe, Pattern, Var, any_of, holds, op
-from opfuse.rewrite.rule import Case, Condition, Rule, is_float, rule, same_type, used_once
+from opfuse.rewrite.rule import Case, Condition, Rule, declared, is_float, rule, same_type, used_once
 
 x, g, b = Var("x"), Var("g"), Var("b")
 epsilon = Constant("epsilon", scalar=True)
@@ -220,4 +220,4 @@ def log_softmax(m: Match, to: Draft) -> str:
     return to.emit("log_softmax", m["x"], axis=m.nodes["max"].attrs["axes"][0])
 
 
-RULES: tuple[Rule, ...] = (mean, layer_norm, scale_into_norm, bias_into_norm, rms_norm, softmax, log_softmax)
+RULES: tuple[Rule, ...] = declared(globals())

@@ -17,7 +17,7 @@ from opfuse.decision import Refusal
 from opfuse.ir.graph import Node
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Maybe, Var, op
-from opfuse.rewrite.rule import Case, Rule, rule
+from opfuse.rewrite.rule import Case, Rule, declared, rule
 
 x, w, b = Var("x"), Var("w"), Var("b")
 _pad = op("pad", x, name="pad")
@@ -121,4 +121,4 @@ def pad_into_average_pool(m: Match, to: Draft) -> str | Refusal:
     return attrs if isinstance(attrs, Refusal) else to.emit("avg_pool", m["x"], **attrs)
 
 
-RULES: tuple[Rule, ...] = (pad_into_conv, pad_into_max_pool, pad_into_average_pool)
+RULES: tuple[Rule, ...] = declared(globals())

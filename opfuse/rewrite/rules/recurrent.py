@@ -17,7 +17,7 @@ from opfuse.ir.ops.gates import SIGMOID, TANH
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, any_node
-from opfuse.rewrite.rule import Case, Rule, rule
+from opfuse.rewrite.rule import Case, Rule, declared, rule
 
 
 def _recurrence(g: Graph, op: str, gates: int, functions: tuple[object, ...], direction: str) -> list[str]:
@@ -51,4 +51,4 @@ def part_recurrence(m: Match, to: Draft) -> tuple[str, ...] | Refusal:
     return tuple(here[r] for r in results)
 
 
-RULES: tuple[Rule, ...] = (part_recurrence,)
+RULES: tuple[Rule, ...] = declared(globals())

@@ -18,7 +18,7 @@ from opfuse.ir.graph import Graph, Node
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Var, any_node, op
-from opfuse.rewrite.rule import Case, Input, Rule, rule, used_once
+from opfuse.rewrite.rule import Case, Input, Rule, declared, rule, used_once
 from opfuse.rewrite.rules.broadcasting import ELEMENTWISE, REDUCTIONS
 
 x, rows = Var("x"), Constant("rows")
@@ -345,39 +345,6 @@ def merged_axes(shape: Sequence[Dim], result: Sequence[Dim]) -> list[list[int]] 
 
 
 @rule(
-    "exact",
-    op("reshape", _transposed, name="f"),
-    cases=(
-        Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 3, 20))),
-        Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 4))),
-        Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 1, 1, 4))),
-        Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 60)), fires=False),
-        Case({"x": (2, 4, 6, 3)}, _turn(shape=(2, 3, 2, 12)), fires=False),
-    ),
-)
-def transpose_through_reshape(m: Match, to: Draft) -> str | Refusal:
-    """reshape(transpose(x)) -> transpose(reshape(x)), where the reshape merges axes that are neighbours in x too"""
-    perm, node = m.nodes["transpose"].attrs["perm"], m.nodes["transpose"]
-    if m.graph.is_output(node.output) or len(m.graph.consumers(node.output)) != 1:
-        return Refusal("other-readers", f"{node.output} is read by others too", {"value": node.output})
-    groups = merged_axes(m.graph.types[node.output].shape, m.result.shape)
-    if isinstance(groups, Refusal):
-        return groups
-    wide = [k for k, d in enumerate(m.type("x").shape) if d != 1]
-    places = [[wide.index(perm[k]) for k in group] for group in groups]
-    if any(p != list(range(p[0], p[0] + len(p))) for p in places if p):
-        return Refusal("not-neighbours", "axes that the reshape merges are apart in the transpose's operand")
-    # Axes of extent 1 are put right behind the axis that they follow in the result, so that they need not move.
-    keys, last = [], -1
-    for p in places:
-        last = p[0] if p else last
-        keys.append(last)
-    order = sorted(range(len(groups)), key=lambda k: (keys[k], k))
-    inner = to.reshape(m["x"], [m.result.shape[k] for k in order], of=m.root)
-    return to.transpose(inner, inverse(order), of=node)
-
-
-@rule(
     "reassociating",
     op("matmul", op("reshape", _transposed, name="reshape"), rows),
     when=(used_once("reshape"),),
@@ -412,8 +379,37 @@ def transpose_into_rows(m: Match, to: Draft) -> str | Refusal:
     return to.emit("matmul", to.reshape(m["x"], flat, of=m.nodes["reshape"]), to.constant(turned), of=m.root)
 
 
-RULES: tuple[Rule, ...] = (
-    transpose_through_elementwise, transpose_through_concat, transpose_through_reduction, transpose_through_softmax,
-    transpose_through_pad, transpose_through_slice, transpose_through_repeat, transpose_through_resample,
-    transpose_into_rows, transpose_through_reshape,
-)  # fmt: skip
+@rule(
+    "exact",
+    op("reshape", _transposed, name="f"),
+    cases=(
+        Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 3, 20))),
+        Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 4))),
+        Case({"x": (2, 4, 1, 3)}, _turn(shape=(2, 3, 1, 1, 4))),
+        Case({"x": (2, 4, 5, 3)}, _turn(shape=(2, 60)), fires=False),
+        Case({"x": (2, 4, 6, 3)}, _turn(shape=(2, 3, 2, 12)), fires=False),
+    ),
+)
+def transpose_through_reshape(m: Match, to: Draft) -> str | Refusal:
+    """reshape(transpose(x)) -> transpose(reshape(x)), where the reshape merges axes that are neighbours in x too"""
+    perm, node = m.nodes["transpose"].attrs["perm"], m.nodes["transpose"]
+    if m.graph.is_output(node.output) or len(m.graph.consumers(node.output)) != 1:
+        return Refusal("other-readers", f"{node.output} is read by others too", {"value": node.output})
+    groups = merged_axes(m.graph.types[node.output].shape, m.result.shape)
+    if isinstance(groups, Refusal):
+        return groups
+    wide = [k for k, d in enumerate(m.type("x").shape) if d != 1]
+    places = [[wide.index(perm[k]) for k in group] for group in groups]
+    if any(p != list(range(p[0], p[0] + len(p))) for p in places if p):
+        return Refusal("not-neighbours", "axes that the reshape merges are apart in the transpose's operand")
+    # Axes of extent 1 are put right behind the axis that they follow in the result, so that they need not move.
+    keys, last = [], -1
+    for p in places:
+        last = p[0] if p else last
+        keys.append(last)
+    order = sorted(range(len(groups)), key=lambda k: (keys[k], k))
+    inner = to.reshape(m["x"], [m.result.shape[k] for k in order], of=m.root)
+    return to.transpose(inner, inverse(order), of=node)
+
+
+RULES: tuple[Rule, ...] = declared(globals())
