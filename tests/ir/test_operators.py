@@ -6,7 +6,9 @@ oracle's type and the length of its reductions.
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from opfuse.ir import ops
 from opfuse.ir.check import check
 from opfuse.ir.dims import Dim, bind, symbol
 from opfuse.ir.evaluate import evaluate
@@ -234,111 +237,11 @@ def _is_weight(operator: Operator, k: int, sample: Sample) -> bool:
 
 
 # ---- the table itself ------------------------------------------------------------------------------------------------
-def test_the_table_is_complete() -> None:
-    expected = [
-        "neg",
-        "abs",
-        "sign",
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "erf",
-        "tanh",
-        "sigmoid",
-        "sin",
-        "cos",
-        "floor",
-        "ceil",
-        "round",
-        "relu",
-        "not",
-        "isnan",
-        "isinf",
-        "leaky_relu",
-        "elu",
-        "selu",
-        "softplus",
-        "softsign",
-        "hard_sigmoid",
-        "hard_swish",
-        "silu",
-        "gelu",
-        "gelu_tanh",
-        "mish",
-        "identity",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "pow",
-        "maximum",
-        "minimum",
-        "mod",
-        "fmod",
-        "equal",
-        "not_equal",
-        "less",
-        "less_equal",
-        "greater",
-        "greater_equal",
-        "and",
-        "or",
-        "xor",
-        "where",
-        "clip",
-        "prelu",
-        "cast",
-        "reduce_sum",
-        "reduce_mean",
-        "reduce_max",
-        "reduce_min",
-        "reduce_prod",
-        "reduce_l1",
-        "reduce_l2",
-        "reduce_sum_square",
-        "reduce_log_sum_exp",
-        "argmax",
-        "argmin",
-        "matmul",
-        "conv",
-        "conv_transpose",
-        "max_pool",
-        "avg_pool",
-        "transpose",
-        "reshape",
-        "expand",
-        "slice",
-        "concat",
-        "pad",
-        "tile",
-        "repeat",
-        "resample",
-        "gather",
-        "gather_elements",
-        "gather_nd",
-        "dims",
-        "fill",
-        "iota",
-        "trilu",
-        "one_hot",
-        "cumsum",
-        "non_zero",
-        "softmax",
-        "log_softmax",
-        "layer_norm",
-        "rms_norm",
-        "batch_norm",
-        "instance_norm",
-        "lstm",
-        "gru",
-        "rnn",
-        "lstm_steps",
-        "gru_steps",
-        "rnn_steps",
-    ]
-    assert sorted(operators()) == sorted(expected)
+def test_the_table_holds_every_family() -> None:
+    """Each module of the package that has OPERATORS is asked for them."""
+    modules = [importlib.import_module(f"{ops.__name__}.{m.name}") for m in pkgutil.iter_modules(ops.__path__)]
+    written = [o.name for m in modules for o in getattr(m, "OPERATORS", ())]
+    assert sorted(operators()) == sorted(written)
 
 
 @pytest.mark.parametrize("operator", operators().values(), ids=lambda o: o.name)
@@ -567,7 +470,8 @@ def computes_in_float(operator: Operator, sample: Sample) -> bool:
 def test_half_precision_is_computed_in_float32(operator: Operator, sample: Sample, dtype: DType) -> None:
     """No arithmetic on halves in any formula (choosing and comparing is exact), and one rounding at the end."""
     given = arrays_of(operator, sample)
-    arrays = [a.astype(dtype.numpy) if a is not None and a.dtype.kind == "f" else a for a in given]
+    with np.errstate(over="ignore"):
+        arrays = [a.astype(dtype.numpy) if a is not None and a.dtype.kind == "f" else a for a in given]
     g, _ = graph_of(operator, sample, arrays)
     structure = structure_of(g, g.nodes["node"])
     exact = {"cast", "select", "max", "min", "lt", "le", "gt", "ge", "eq", "ne"}

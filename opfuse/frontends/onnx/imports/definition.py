@@ -25,8 +25,9 @@ class Import:
     function: ImportFunction
     emits: tuple[str, ...]  # IR operators that it may emit
     domain: str = ""
+    plain: int = 0  # inputs of a row made by `direct`; 0 for all others
 
 
 def direct(op: str, since: tuple[int, ...], ir: str, count: int = 1) -> Import:
     """An operator that is an IR operator of `count` required inputs and no attributes."""
-    return Import(op, since, lambda call: call.emit(ir, [call.input(k) for k in range(count)]), (ir,))
+    return Import(op, since, lambda call: call.emit(ir, [call.input(k) for k in range(count)]), (ir,), plain=count)

@@ -190,6 +190,7 @@ _UNARY = (
     ("Neg", (6, 13), "neg"), ("Abs", (6, 13), "abs"), ("Sign", (9, 13), "sign"), ("Exp", (6, 13), "exp"),
     ("Log", (6, 13), "log"), ("Sqrt", (6, 13), "sqrt"), ("Reciprocal", (6, 13), "reciprocal"), ("Erf", (9, 13), "erf"),
     ("Tanh", (6, 13), "tanh"), ("Sigmoid", (6, 13), "sigmoid"), ("Sin", (7, 22), "sin"), ("Cos", (7, 22), "cos"),
+    ("Asinh", (9, 22), "asinh"),
     ("Floor", (6, 13), "floor"), ("Ceil", (6, 13), "ceil"), ("Round", (11, 22), "round"), ("Relu", (6, 13, 14), "relu"),
     ("Not", (1,), "not"), ("IsNaN", (9, 13, 20), "isnan"), ("Softplus", (1, 22), "softplus"),
     ("Softsign", (1, 22), "softsign"), ("HardSwish", (14, 22), "hard_swish"), ("Mish", (18, 22), "mish"),
