@@ -119,7 +119,7 @@ def show_fusion(console: Console, explanation: Any) -> None:
         f"{data['operators']} operators run as {len(kernels)} kernels in one native call.\n"
         f"Memory traffic of a call: {moved['unfused'] / 1e6:.2f} MB one by one, {moved['fused'] / 1e6:.2f} MB fused: "
         f"{moved['unfused'] / max(1, moved['fused']):.1f}x less.\n"
-        f"Peak memory of intermediates: {peak['unfused'] / 1e3:.0f} kB one by one, {peak['fused'] / 1e3:.0f} kB fused."
+        f"Peak memory, weights included: {peak['unfused'] / 1e3:.0f} kB one by one, {peak['fused'] / 1e3:.0f} kB fused."
     )
     table = Table("kernel", "predicted", "the nodes in it")
     for kernel in kernels:
