@@ -430,6 +430,17 @@ def test_r42_order_of_operands() -> None:
     expect(z, [[10, 10], [10 / 3, 5]])
 
 
+def test_r45_dropout_goes_only_where_nothing_is_dropped() -> None:
+    x = f32([1, 2, 3, 4])
+    body, c = "y = Dropout (x, r, t)", {"r": F32(0.5)}
+    expect(answers(13, {"x": x}, body, constants={**c, "t": np.array(False)})[0], x)
+    trained = small(13, {"x": x}, body, ["y"], constants={**c, "t": np.array(True)})
+    asked = small(13, {"x": x, "t": np.array(True)}, body, ["y"], constants=c)
+    for model in (trained, asked):
+        with pytest.raises(UnsupportedOperators, match="training mode"):
+            load(model)
+
+
 def test_r48_one_graph_for_all_sizes() -> None:
     feeds = {"x": np.zeros((2, 4), F32), "y": f32([[1, 2, 3, 4]])}
     body = "t = Add (x, y) s = Softmax (t) z = ReduceSum <keepdims = 0> (s, a)"
