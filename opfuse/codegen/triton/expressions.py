@@ -151,9 +151,8 @@ INFIX = {
     "xor": "^",
 }
 COMPARISONS = ("lt", "le", "eq", "gt", "ge", "ne", "isnan", "isinf")
-# Computed in float32 where the operands are float16: Triton has no float16 form, or one that rounds in the middle.
-WIDENED = ("exp", "log", "sqrt", "rsqrt", "erf", "tanh", "sigmoid", "sin", "cos", "floor", "ceil", "rint", "div", "mod",
-           "fmod", "floordiv", "pow")  # fmt: skip
+# What Triton does to float16 itself, with one rounding or none; all else is computed in float32 and rounded at the end.
+HALF_FORMS = ("max", "min", "neg", "abs", "sign", "isnan", "isinf", "select")
 
 NAN = "propagate_nan=tl.PropagateNan.ALL"
 FLOAT: dict[str, str] = {
@@ -227,7 +226,7 @@ def apply_text(function: str, args: Sequence[str], dtype: DType) -> str:
     """The function of arguments given as text, all of `dtype` (a select's condition apart)."""
     if function in INFIX and dtype is not DType.BF16:
         return f"({args[0]} {INFIX[function]} {args[1]})"
-    if dtype is DType.BF16 or (dtype is DType.F16 and function in WIDENED):
+    if dtype is DType.BF16 or (dtype is DType.F16 and function not in HALF_FORMS):
         if function == "select":
             return _template(function, dtype).format(*args)
         wide = apply_text(function, [f"{a}.to(tl.float32)" for a in args], DType.F32)
