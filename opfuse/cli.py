@@ -143,13 +143,12 @@ def explain_command(
 
 @app.command("verify", help="Check every fused region and the whole model against float64.")
 def verify_command(
-    model: Model,
+    model: ModelOrArtifact,
     inputs: Annotated[int | None, typer.Option("--inputs", min=1, help="how many random inputs [default: 2]")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="a folder of .npz or .npy files")] = None,
     threads: Threads = None, shape: Shapes = None, no_rule: NoRules = None, no_fuse: NoFusions = None,
     strict: Strict = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    refuse_compiled(model, "a compiled file holds no model to compare with", "verify the ONNX file")
     executable = open_model(model, threads, shape, no_rule, no_fuse, strict)
     if data is None:
         need_shapes(executable)

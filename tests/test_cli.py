@@ -163,7 +163,7 @@ def test_compile_says_before_the_work_where_it_cannot_write(
     assert not stub
 
 
-@pytest.mark.parametrize("command", ["compile", "verify", "bench"])
+@pytest.mark.parametrize("command", ["compile", "bench"])
 def test_commands_for_models_refuse_compiled_files(
     stub: list[Stub], tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -37,7 +37,7 @@ def _totals(p: ProfileReport) -> list[RenderableType]:
         _row("bytes moved", p, lambda s: s.bytes, size),
     ]  # fmt: skip
     if p.before is None:
-        note = Text("There is nothing to compare with: a compiled file holds no model to compile unfused.", style="dim")
+        note = Text("There is nothing to compare with: a compiled file builds nothing anew.", style="dim")
         return [head, Text(), table(("", "now"), [r[:2] for r in rows], right=("now",)), note]
     columns = ("", "fused", "unfused", "gain")
     return [head, Text(), table(columns, rows, right=columns[1:])]

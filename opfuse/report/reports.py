@@ -81,7 +81,7 @@ def verify_executable(
     progress: Callable[[str], None] | None = None,
 ) -> Report:  # fmt: skip
     """Judge the model on `inputs` random feeds and the adversarial ones, or on a folder of the user's feeds."""
-    graph, name = executable.graph, executable.interface.name
+    graph, name = executable.reference_graph(), executable.interface.name
     if graph is None:
         raise OptionError(name, "a compiled file holds no model to compare with", "verify the ONNX file")
     if data is not None and inputs is not None:

@@ -1,6 +1,6 @@
 """Compiled models to and from a file: plans, ledgers, object code and weights as parts of a container.
 
-    write_archive(path, interface, options, {variant: model})
+    write_archive(path, interface, options, {variant: model}, graph)
     stored = read_archive(path);  stored.variants -> {variant: model}
 
 Weights are mapped from the file, object code is copied and relocated. What the oracle runs between native segments is
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,18 +55,23 @@ class Archive:
     interface: Interface
     options: Options
     variants: Mapping[Variant, CompiledModel]
+    graph: Callable[[], Graph] | None = None  # the model that it was compiled from, made when it is asked for
 
 
 def write_archive(
-    path: Path, interface: Interface, options: Options, variants: Mapping[Variant, CompiledModel]
+    path: Path, interface: Interface, options: Options, variants: Mapping[Variant, CompiledModel], graph: Graph | None
 ) -> None:
-    """Write all variants into one file; equal parts are stored once. ArtifactError where that cannot be done."""
+    """Write all variants into one file, and the model for `verify`; equal parts are stored once.
+
+    ArtifactError where that cannot be done.
+    """
     parts: Parts = {}
     entries = [_store(path, v, model, parts) for v, model in variants.items()]
     native = native_runtime()
     content = {
         "interface": interface.to_json(), "options": _options_json(options), "variants": entries,
         "runtime": {"key": runtime_key(), "part": _add(parts, native.object_code)},
+        "model": None if graph is None else _store_graph(graph, parts),
     }  # fmt: skip
     write_container(path, {"content": _json_bytes(content), **parts}, {"machine": platform.machine()})
 
@@ -85,7 +90,9 @@ def read_archive(path: Path) -> Archive:
         native_runtime(container.part(runtime["part"]).tobytes() if same else None)
         variants = dict(_load(container, entry, present) for entry in content["variants"])
         options = _options_from(content["options"])
-        return Archive(Interface.from_json(content["interface"]), options, variants)
+        model = content["model"]
+        graph = None if model is None else lambda: _load_graph(container, model)
+        return Archive(Interface.from_json(content["interface"]), options, variants, graph)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         problem = f"its content does not fit this opfuse: {type(error).__name__}: {error}"
         raise ArtifactError(str(path), problem, code="artifact-content") from error
@@ -136,16 +143,15 @@ def _store_host(path: Path, info: KernelInfo, model: CompiledModel, parts: Parts
             str(path), f"cannot be written: {nodes} run in Python ({kernel.provider}), which a file cannot hold",
             "compile the model anew in each process, or keep these nodes out of the model", code="artifact-host",
         )  # fmt: skip
-    data, constants = graph_to_data(kernel.region.subgraph(model.graph))
-    arrays = {name: _add(parts, np.ascontiguousarray(a).reshape(-1).view(np.uint8)) for name, a in constants.items()}
     return {
-        "number": info.number, "graph": data, "constants": arrays, "nodes": list(kernel.region.nodes),
-        "inputs": list(kernel.region.inputs), "outputs": list(kernel.region.outputs),
+        **_store_graph(kernel.region.subgraph(model.graph), parts), "number": info.number,
+        "nodes": list(kernel.region.nodes), "inputs": list(kernel.region.inputs),
+        "outputs": list(kernel.region.outputs),
     }  # fmt: skip
 
 
 def _load_host(container: Container, data: Mapping[str, Any], info: KernelInfo) -> HostKernel:
-    graph = graph_from_data(data["graph"], {name: container.part(part) for name, part in data["constants"].items()})
+    graph = _load_graph(container, data)
     region = Region(tuple(data["nodes"]), tuple(data["inputs"]), tuple(data["outputs"]))
     cost = Cost(info.predicted_s, info.bytes, info.flops)
     return HostKernel(info.name, region, _oracle(graph, region), cost, info.provider, info.nodes)
@@ -160,6 +166,17 @@ def _oracle(graph: Graph, region: Region) -> Any:
         return [made[v] for v in region.outputs]
 
     return run
+
+
+# ---- graphs ----------------------------------------------------------------------------------------------------------
+def _store_graph(graph: Graph, parts: Parts) -> dict[str, Any]:
+    data, constants = graph_to_data(graph)
+    arrays = {name: _add(parts, np.ascontiguousarray(a).reshape(-1).view(np.uint8)) for name, a in constants.items()}
+    return {"graph": data, "constants": arrays}
+
+
+def _load_graph(container: Container, data: Mapping[str, Any]) -> Graph:
+    return graph_from_data(data["graph"], {name: container.part(part) for name, part in data["constants"].items()})
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
     save("model.opf", exe);  exe = load("model.opf")
 
-What was saved runs without compiling; shapes that no variant was compiled for are refused, since the file holds machine
-code and no model. Trust such a file as you trust a shared library.
+What was saved runs without compiling; shapes that no variant was compiled for are refused. The model itself is in the
+file too, so that `verify` can compare with it. Trust such a file as you trust a shared library.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ def save(path: str | Path, executable: Executable) -> None:
 def load(path: str | Path, reports: Reports | None = None) -> Executable:
     """The executable of a file. ArtifactError says what is wrong with the file, or that this CPU cannot run it."""
     archive = read_archive(Path(path))
-    return Executable.of_variants(archive.interface, archive.options, archive.variants, reports)
+    return Executable.of_variants(archive.interface, archive.options, archive.variants, reports, archive.graph)

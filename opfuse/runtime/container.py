@@ -27,7 +27,7 @@ from opfuse.errors import ArtifactError
 from opfuse.runtime.atomic_file import write_atomically
 
 MAGIC = b"\x89OPF\r\n\x1a\n"  # a text transfer or a cut at 7 bits spoils it
-FORMAT = 1
+FORMAT = 2
 PAGE = 4096
 _HEAD = struct.Struct("<8sII32s")
 _PIECE, _HASHERS = 1 << 20, 8

@@ -63,11 +63,15 @@ class Executable:
     @staticmethod
     def of_variants(
         interface: Interface, options: Options, variants: Mapping[Variant, CompiledModel],
-        reports: Reports | None = None,
+        reports: Reports | None = None, stored_graph: Callable[[], Graph] | None = None,
     ) -> Executable:  # fmt: skip
-        """An executable of compiled models alone, as a file holds it: it runs for their shapes and builds nothing."""
+        """An executable of compiled models alone, as a file holds it: it runs for their shapes and builds nothing.
+
+        `stored_graph` makes the graph that they were compiled from, where the file holds it.
+        """
         made = object.__new__(Executable)
         made._start(interface, options, None, dict(variants), reports)
+        made._stored_graph = stored_graph
         return made
 
     def _start(
@@ -76,6 +80,7 @@ class Executable:
     ) -> None:  # fmt: skip
         self.interface, self.options = interface, options
         self._source, self._variants, self._reports = source, variants, reports
+        self._stored_graph: Callable[[], Graph] | None = None
         self._names = [i.name for i in interface.inputs]
         self._required = [i.name for i in interface.inputs if not i.optional]
         self._by_shapes: dict[tuple[Any, ...], tuple[CompiledModel, list[str]]] = {}
@@ -98,6 +103,12 @@ class Executable:
     def graph(self) -> Graph | None:
         """The graph as imported, symbolic; None where the executable was loaded from a file."""
         return self._source.graph if self._source else None
+
+    def reference_graph(self) -> Graph | None:
+        """What to compare answers with: the graph as imported, or the one that a file keeps for this."""
+        if self._source is None and self._stored_graph is not None:
+            return self._stored_graph()
+        return self.graph
 
     @property
     def variants(self) -> dict[Variant, CompiledModel]:
@@ -230,7 +241,7 @@ class Executable:
     def save(self, path: str | Path) -> None:
         """Write a compiled file (.opf) that `opfuse.load` reads. ArtifactError where it cannot be written."""
         _ = self.model  # says what is missing where nothing is compiled yet
-        write_archive(Path(path), self.interface, self.options, self._variants)
+        write_archive(Path(path), self.interface, self.options, self._variants, self.reference_graph())
 
 
 def specialise(graph: Graph, variant: Variant) -> Graph:

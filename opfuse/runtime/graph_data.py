@@ -1,4 +1,4 @@
-"""A small graph as plain data, so that a step that the oracle runs can be stored with a compiled model.
+"""A graph as plain data: the model that a compiled file was made from, or a step of it that the oracle runs.
 
     data, arrays = graph_to_data(graph);  graph_from_data(data, arrays)      # arrays: constant name -> array
 """
@@ -22,17 +22,22 @@ def graph_to_data(graph: Graph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "name": graph.name,
         "inputs": [[i, graph.types[i].dtype.value, [dim_json(d) for d in graph.types[i].shape]] for i in graph.inputs],
         "constants": [[c, DType.of(a.dtype).value, list(a.shape)] for c, a in graph.constants.items()],
+        "defaults": list(graph.defaults),
         "nodes": [_node(n) for n in graph.nodes.values()],
         "outputs": graph.outputs,
     }
-    return data, dict(graph.constants)
+    return data, {**graph.constants, **graph.defaults}
 
 
 def graph_from_data(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Graph:
     """The graph again. `arrays` may hold bytes: they are viewed in the constant's type and shape."""
     graph = Graph(data["name"])
     for name, dtype, shape in data["inputs"]:
-        graph.add_input(name, TensorType(DType(dtype), tuple(dim_from_json(d) for d in shape)))
+        type_ = TensorType(DType(dtype), tuple(dim_from_json(d) for d in shape))
+        default = None
+        if name in data.get("defaults", ()):
+            default = arrays[name].reshape(-1).view(type_.dtype.numpy).reshape(type_.static_shape)
+        graph.add_input(name, type_, default)
     for name, dtype, shape in data["constants"]:
         graph.add_constant(arrays[name].reshape(-1).view(DType(dtype).numpy).reshape(shape), name)
     for name, op, inputs, outputs, attrs, origin in data["nodes"]:

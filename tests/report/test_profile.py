@@ -120,7 +120,7 @@ def test_text_fits(width: int) -> None:
 
 def test_text_of_a_compiled_file_says_what_is_missing() -> None:
     text = profile(MADE, [], seconds=0.01).text(80)
-    assert "holds no model" in text and "unfused  " not in text
+    assert "builds nothing anew" in text and "unfused  " not in text
 
 
 def test_a_real_model(tmp_path: Path) -> None:

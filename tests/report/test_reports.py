@@ -13,7 +13,6 @@ import pytest
 
 import opfuse
 from opfuse import pipeline
-from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.types import DType, TensorType
 from opfuse.plan.account import recount
@@ -127,11 +126,13 @@ def test_the_users_own_inputs_are_judged(tmp_path: Path) -> None:
     assert report.passed and report.feeds == ("0.npz", "1.npz")
 
 
-def test_a_compiled_file_cannot_be_verified(tmp_path: Path) -> None:
+def test_a_compiled_file_is_verified_against_the_model_that_it_keeps(tmp_path: Path) -> None:
     exe = opfuse.compile(small_cnn(), threads=1)
     exe.save(tmp_path / "cnn.opf")
-    with pytest.raises(OptionError, match="no model to compare with"):
-        opfuse.load(tmp_path / "cnn.opf").verify()
+    warm = opfuse.load(tmp_path / "cnn.opf")
+    assert warm.verify(inputs=1).passed
+    warm.save(tmp_path / "again.opf")
+    assert opfuse.load(tmp_path / "again.opf").verify(inputs=1).passed
 
 
 def test_a_kernel_that_is_wrong_when_fused_is_found_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
