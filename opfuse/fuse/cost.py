@@ -36,9 +36,9 @@ from opfuse.tile.schedule import Schedule
 
 NOMINAL_EXTENT = 64  # of an axis that is bound at run time only
 
-# A step of the native driver with one empty tile takes 0.16 us on one thread; of 50 dependent steps on two threads each
-# takes 0.6 to 1 us, where the best barrier alone takes 0.14 (one server, 2026): threads seldom arrive together.
-LEAST_START_S, LEAST_SHARED_START_S = 0.2e-6, 1.0e-6
+# A step of the native driver with one empty tile takes 0.16 us on one thread (one server, 2026). A microsecond for
+# steps that threads share was tried: its joins lost 20 % of a transformer at two threads and gained nothing elsewhere.
+LEAST_START_S = 0.2e-6
 
 # A gathered element costs about this many vector multiplies a lane; a guarded row of a window this many scalar steps
 # (read off generated kernels: 16 lanes of a gather take 20 to 26 cycles on AVX-512 servers of 2022 to 2025).
@@ -85,7 +85,7 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
     memory = sum(n / (bandwidth[k] * share[k]) for k, n in by_level.items())
     dots = work.dot_seconds / units * balance
     operations = work.operations / rates.vector_ops_per_s / units * balance
-    start = max(rates.start_s, LEAST_START_S if target.units == 1 else LEAST_SHARED_START_S)
+    start = max(rates.start_s, LEAST_START_S)
     seconds = (
         start * len(list(program.flat_phases()))
         + max(memory, dots)
