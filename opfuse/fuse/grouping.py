@@ -10,6 +10,7 @@ that read one value try to join as siblings.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -63,6 +64,7 @@ class Grouping:
         self.views = {n.name for n in graph.nodes.values() if is_view(graph, n)}
         self.claims: dict[str, Claim | Refusal] = {}
         self.fusions: list[Decision] = []
+        self.alone: frozenset[str] = frozenset()
 
     # ---- claims -----------------------------------------------------------------------------------------------------
     def claim(self, names: Sequence[str]) -> Claim | Refusal:
@@ -79,14 +81,14 @@ class Grouping:
         return all(name in self.views for name in self.partition.members[group])
 
     def cost(self, group: int) -> Cost | None:
-        if self.is_view_group(group):
-            return Cost(0.0, 0, 0)
+        """What the group costs as a kernel of its own; None where nobody claims it."""
         answer = self.claim(self.partition.members[group])
         return answer.cost if isinstance(answer, Claim) else None
 
     # ---- joining ----------------------------------------------------------------------------------------------------
     def run(self, alone: frozenset[str]) -> None:
         """Join groups; nodes named in `alone` stay by themselves."""
+        self.alone = alone
         if "all" in self.options.disabled_fusions:
             return
         for name in list(self.graph.nodes):
@@ -134,31 +136,29 @@ class Grouping:
                     bridges.setdefault(behind, []).append(p)
         return [(producer, tuple(sorted(views))) for producer, views in bridges.items()]
 
-    def try_join(self, producer: int, bridge: tuple[int, ...], consumer: int, rule: str = "join") -> Decision | None:
+    def try_join(self, producer: int, bridge: tuple[int, ...], consumer: int, rule: str = "join") -> None:
+        """Join where it is legal, claimed and predicted faster; `boundary` says why not where it stays so."""
         parts = (producer, *bridge, consumer)
         if join_refusal(self.partition, parts) is not None:
-            return None
+            return
         names = self.ordered(parts)
         answer = self.claim(names)
         if isinstance(answer, Refusal) or not answer.native:
-            return None
+            return
         apart = self.apart(parts)
         if apart is not None and not apart.allows(answer.cost.seconds):
-            return None
+            return
         for g in (*bridge, consumer):
             self.partition.merge(producer, g)
         origin = user_names(self.graph.nodes[n] for n in names)
         facts = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
-        decision = Decision("fusion", rule, origin, "taken", "predicted faster in one kernel", facts=facts)
-        self.fusions.append(decision)
-        return decision
+        self.fusions.append(Decision("fusion", rule, origin, "taken", "predicted faster in one kernel", facts=facts))
 
     def apart(self, parts: Sequence[int]) -> _Apart | None:
         """What the parts cost as kernels of their own; None where one of them has no kernel of its own."""
-        costs = [c.seconds for g in parts if (c := self.cost(g)) is not None and not self.is_view_group(g)]
-        if len(costs) < sum(not self.is_view_group(g) for g in parts):
-            return None
-        return _Apart(sum(costs), MARGIN * min(costs))
+        costs = [self.cost(g) for g in parts if not self.is_view_group(g)]
+        seconds = [c.seconds for c in costs if c is not None]
+        return _Apart(sum(seconds), MARGIN * min(seconds)) if len(seconds) == len(costs) else None
 
     def ordered(self, groups: Sequence[int]) -> list[str]:
         names = [n for g in groups for n in self.partition.members[g]]
@@ -167,13 +167,21 @@ class Grouping:
     # ---- results ----------------------------------------------------------------------------------------------------
     def order(self) -> list[int]:
         """Groups so that each comes after what it reads; earlier nodes first."""
-        done: dict[int, None] = {}
-        waiting = {g: set(p) for g, p in self.partition.predecessors.items()}
-        while len(done) < len(waiting):
-            ready = min((g for g, p in waiting.items() if g not in done and not p - done.keys()),
-                        key=lambda g: self.partition.position(self.partition.members[g][0]))  # fmt: skip
-            done[ready] = None
-        return list(done)
+
+        def place(g: int) -> tuple[int, int]:
+            return self.partition.position(self.partition.members[g][0]), g
+
+        missing = {g: len(p) for g, p in self.partition.predecessors.items()}
+        ready, done = [place(g) for g, n in missing.items() if n == 0], []
+        heapq.heapify(ready)
+        while ready:
+            _, g = heapq.heappop(ready)
+            done.append(g)
+            for following in self.partition.successors[g]:
+                missing[following] -= 1
+                if missing[following] == 0:
+                    heapq.heappush(ready, place(following))
+        return done
 
     def groups(self) -> list[Group]:
         out = []
@@ -207,7 +215,9 @@ class Grouping:
         facts: dict[str, object] = {"joined_s": answer.cost.seconds, "apart_s": apart.seconds if apart else None}
         if apart is not None and not apart.allows(answer.cost.seconds):
             return "no-gain", "one kernel is predicted no faster than two", facts
-        return "switched-off", "joined it would be faster, but one of the nodes is kept apart (--no-fuse)", facts
+        if self.alone & set(self.ordered(parts)):
+            return "switched-off", "joined it would be faster, but one of the nodes is kept apart (--no-fuse)", facts
+        return "order", "joined it would be faster, but each had joined others before the two could be tried", facts
 
     def host_boundary(self, names: Sequence[str], chosen: Claim) -> tuple[str, str, dict[str, object]]:
         """Why no native provider takes the joined nodes."""

@@ -6,7 +6,6 @@ region.inputs, region.outputs, region.subgraph(graph)
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -51,20 +50,3 @@ class Region:
             out.insert(node)
         out.set_outputs({v: v for v in self.outputs})
         return out
-
-    def signature(self, graph: Graph) -> str:
-        """A hash of what the region computes, the same for regions that differ in names and constant values only."""
-        number: dict[str, str] = {}
-        parts = []
-        for i in self.inputs:
-            number[i] = f"i{len(number)}"
-            parts.append(f"{number[i]}:{graph.types[i]}{'c' if graph.is_constant(i) else ''}")
-        for node in self.members(graph):
-            for v in node.outputs:
-                number[v] = f"v{len(number)}"
-            args = [number[i] if i is not None else "-" for i in node.inputs]
-            parts.append(
-                f"{node.op}({','.join(args)}){sorted(node.attrs.items())}->{[number[v] for v in node.outputs]}"
-            )
-        parts.append(",".join(number[v] for v in self.outputs))
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from opfuse.ir.dims import Bindings, Dim, bind
+from opfuse.ir.dims import Bindings, bind
 from opfuse.ir.types import DType, TensorType
 
 Attributes = Mapping[str, Any]  # int, float, bool, str, DType, or (nested) tuples of int / Dim / float / str; None
@@ -277,7 +277,3 @@ def user_name(node: Node) -> str:
 def user_names(nodes: Iterable[Node]) -> tuple[str, ...]:
     """The user's own names behind some nodes, each once, in order."""
     return tuple(dict.fromkeys(o for n in nodes for o in (n.origin or (n.name,))))
-
-
-def shape_of(graph: Graph, value: str) -> tuple[Dim, ...]:
-    return graph.types[value].shape

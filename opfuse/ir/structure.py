@@ -82,10 +82,6 @@ class Structure:
         copies = isinstance(self.body, Operand) and not self.reduce_axes
         return copies and len(self.reads) == 1 and self.reads[0].pad is None
 
-    @property
-    def is_pointwise(self) -> bool:
-        return not self.reduce_axes
-
     def check(self) -> None:
         """ValueError where the parts do not fit together."""
         names = [a.name for a in (*self.axes, *self.reduce_axes)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from opfuse.codegen.llvm.printer import legal
-from opfuse.decision import Decision, Refusal
+from opfuse.decision import Refusal
 from opfuse.fuse.cost import predict
 from opfuse.fuse.provider import Claim, Kernel, TileKernel
 from opfuse.fuse.region import Region
@@ -59,8 +59,3 @@ def kernel_name(graph: Graph, region: Region) -> str:
     operators = [n.op for n in region.members(graph)]
     text = "_".join(operators[:4]) + (f"_and_{len(operators) - 4}_more" if len(operators) > 4 else "")
     return text.replace("reduce_", "")
-
-
-def kernel_id(origin: tuple[str, ...]) -> str:
-    """The id that `explain` shows for a kernel and `--no-fuse` takes: a hash of the user's node names."""
-    return Decision("fusion", "kernel", origin, "taken").id

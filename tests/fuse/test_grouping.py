@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opfuse.decision import Ledger, Refusal
-from opfuse.fuse.grouping import Group, group, is_view, kernel_decision
+from opfuse.fuse.grouping import MARGIN, Group, group, is_view, kernel_decision
 from opfuse.fuse.legality import Partition, join_refusal
 from opfuse.fuse.provider import Claim, Cost, HostKernel, Kernel
 from opfuse.fuse.region import Region
@@ -68,13 +68,14 @@ def test_two_contractions_with_a_window_between_stay_apart_and_say_why() -> None
 
 
 def test_a_join_that_would_compute_more_than_it_saves_is_refused_with_both_numbers() -> None:
+    """Layer after layer of a wide network: joined, every row block would read all weights of both again."""
     g = Graph()
-    x = g.add_input("x", f32(1, 3136, 64))
-    h = g.emit("gelu", [x])
-    g.set_outputs({"h": h, "y": g.emit("matmul", [g.emit("softmax", [h], {"axis": 2}), weight(g, 64, 2048)])})
+    x = g.add_input("x", f32(3136, 256))
+    h = g.emit("gelu", [g.emit("matmul", [x, weight(g, 256, 1024)])])
+    g.set_outputs({"y": g.emit("matmul", [h, weight(g, 1024, 256)])})
     _, ledger = grouped(g)
-    refused = [d for d in ledger.of("boundary") if d.code == "no-gain"]
-    assert all(d.facts["joined_s"] > d.facts["apart_s"] * 0.9 for d in refused)
+    (boundary,) = ledger.of("boundary")
+    assert boundary.code == "no-gain" and boundary.facts["joined_s"] > boundary.facts["apart_s"] * (1 - MARGIN)
 
 
 def test_every_pair_of_neighbours_has_one_boundary_with_a_reason() -> None:
@@ -196,7 +197,7 @@ def test_siblings_that_read_one_value_become_one_kernel_with_two_outputs() -> No
     assert decision.facts["joined_s"] < decision.facts["apart_s"]
 
 
-def test_siblings_of_other_shapes_or_on_one_path_stay_apart() -> None:
+def test_siblings_of_other_shapes_stay_apart() -> None:
     g = Graph()
     x = g.add_input("x", f32(8, 64))
     a = g.emit("matmul", [x, weight(g, 64, 32)])

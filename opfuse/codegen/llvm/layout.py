@@ -13,7 +13,7 @@ from typing import Literal
 
 from opfuse.decision import Refusal
 from opfuse.ir.dims import Dim
-from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder
+from opfuse.ir.index import AxisTerm, Gathered, Quotient, Remainder
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import Buffer, Load, Store, Tile
 from opfuse.tile.schedule import Packing, Schedule
@@ -60,11 +60,6 @@ def layout_strides(buffer: Buffer, pack: Mapping[str, Packing]) -> tuple[Dim, ..
     if buffer.name in pack:
         return packed_layout(buffer, pack[buffer.name]).strides
     return buffer.element_strides
-
-
-def nonaffine(index: Index, axis: str) -> bool:
-    """Does the axis stand inside a quotient or a remainder?"""
-    return any(isinstance(t, (Quotient, Remainder)) and axis in t.numerator.axes for t, _ in index.terms)
 
 
 def contiguity(
