@@ -86,10 +86,23 @@ def test_resnet_has_few_kernels_and_moves_few_bytes() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_transformer_layers_have_at_most_nine_kernels(threads: int) -> None:
-    exe = compiled("minilm_l3_fp32", threads)
-    exe(real_feeds("minilm_l3_fp32")[0])
+@pytest.mark.parametrize("feed", [0, 1])
+def test_transformer_layers_have_at_most_eight_kernels(threads: int, feed: int) -> None:
+    """A kernel counts once, where it begins: one that ends the embedding may make the first projection of a layer."""
+    exe = opfuse.compile(real_model("minilm_l3_fp32"), threads=threads, calibrate=False)
+    exe(real_feeds("minilm_l3_fp32")[feed])
     kernels = exe.explain().to_json()["kernels"]
-    for layer in range(3):
-        inside = [k for k in kernels if any(f"/encoder/layer.{layer}/" in n for n in k["nodes"])]
-        assert 0 < len(inside) <= 9, [k["name"] for k in inside]
+    layers = [f"/encoder/layer.{layer}/" for layer in range(3)]
+    begins = [next((k for k, layer in enumerate(layers) if layer in node), -1)
+              for node in (in_model_order(exe, kernel["nodes"])[0] for kernel in kernels)]  # fmt: skip
+    for layer, mark in enumerate(layers):
+        assert 0 < begins.count(layer) <= 8, kernels
+        assert sum(any(mark in n for n in k["nodes"]) for k in kernels) <= 9
+    assert len(kernels) <= 3 * 8 + 2
+
+
+def in_model_order(exe: Executable, nodes: list[str]) -> list[str]:
+    """The user's nodes of a kernel as they follow each other in the model."""
+    assert exe.graph is not None
+    place = {name: k for k, name in enumerate(exe.graph.nodes)}
+    return sorted(nodes, key=lambda n: place.get(n, -1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import opfuse
@@ -32,6 +33,34 @@ def test_native_and_right_on_both_feeds(name: str, threads: int, tmp_path: Path)
     for model in exe.variants.values():
         assert all(isinstance(s, Native) for s in model.plan.segments)
         assert not [d for d in model.ledger if d.kind == "host"]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_at_most_half_the_kernels_of_the_model_unfused(name: str, threads: int, tmp_path: Path) -> None:
+    """Unfused: the kernels of its operators one by one, which is fewer than the nodes of the file, views left out."""
+    path, feeds = real_model(name), real_feeds(name)[0]
+    fused, unfused = (
+        opfuse.compile(path, threads=threads, calibrate=False, cache=tmp_path, disable_fusions=off)
+        for off in ((), "all")
+    )
+    answers, plain = fused(feeds), unfused(feeds)
+    for output, right in plain.items():
+        scale = max(float(np.abs(right).max()), 1e-30)
+        assert float(np.abs(answers[output] - right).max()) <= MODELS[name] * 2.0**-24 * scale
+    kernels, alone = len(fused.explain().kernels), len(unfused.explain().kernels)
+    assert 2 * kernels <= alone, (kernels, alone)
+    assert 2 * kernels <= len(onnx.load(path).graph.node)
+
+
+def test_both_directions_read_their_input_once(tmp_path: Path) -> None:
+    """One wide product makes the input's part of all gates; each direction's steps, time inside, are one kernel."""
+    exe = opfuse.compile(real_model("eeg_seizure_A"), threads=1, calibrate=False, cache=tmp_path)
+    exe(real_feeds("eeg_seizure_A")[0])
+    kernels = exe.explain().kernels
+    for node in ("/lstm/LSTM", "/lstm/LSTM_1"):
+        names = [k.name for k in kernels if node in k.nodes and "concat" not in k.name]
+        assert [("matmul" in n, "lstm_steps" in n) for n in names] == [(True, False), (False, True), (False, True)]
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -12,7 +12,7 @@ steps, and `lstm_steps` and its like (`recurrent_steps`) do what is left. Half p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -80,13 +80,28 @@ def _expand(cell: Cell, g: Graph, call: Call, inputs: Names) -> tuple[str, ...]:
     floats = [k for k in range(len(inputs)) if k != LENGTHS and inputs[k] is not None]
     if wide is not dtype:
         inputs = tuple(g.emit("cast", [i], {"to": wide}) if k in floats else i for k, i in enumerate(inputs))
-    parts = [_Direction(cell, g, call, inputs, d, back).emit() for d, back in enumerate(_backwards(call))]
+    directions = [_Direction(cell, g, call, inputs, d, back) for d, back in enumerate(_backwards(call))]
+    gates = _gates(g, call, inputs, directions)
+    parts = [d.emit(gates) for d in directions]
     joined = [_joined(g, [p[k] for p in parts], 1 if k == 0 else 0) for k in range(1 + cell.states)]
     return tuple(joined if wide is dtype else (g.emit("cast", [v], {"to": dtype}) for v in joined))
 
 
 def _backwards(call: Call) -> tuple[bool, ...]:
     return DIRECTIONS[call["direction"]]
+
+
+def _gates(g: Graph, call: Call, inputs: Names, directions: Sequence[_Direction]) -> str:
+    """The input's part of the gates of all directions, side by side: x is read once, by one wide product."""
+    x, w = inputs[0], inputs[1]
+    assert w is not None
+    count, columns, width = call.shape(1)
+    rows = g.emit("reshape", [w], {"shape": (count * columns, width)})
+    gates = g.emit("matmul", [x, g.emit("transpose", [rows], {"perm": (1, 0)})])
+    biases = [bias for d in directions if (bias := d.bias()) is not None]
+    if not biases:
+        return gates
+    return g.emit("add", [gates, biases[0] if len(biases) == 1 else g.emit("concat", biases, {"axis": 0})])
 
 
 def _joined(g: Graph, parts: list[str], axis: int) -> str:
@@ -107,12 +122,10 @@ class _Direction:
     number: int
     reverse: bool
 
-    def emit(self) -> tuple[str, ...]:
+    def emit(self, gates: str) -> tuple[str, ...]:
         """The results of the steps: y [T, B, H], and the states [B, H]."""
-        g, cell = self.g, self.cell
-        w, r = self.mine(1), self.mine(2)
+        g, cell, r = self.g, self.cell, self.mine(2)
         hidden = self.call.shape(2)[2]
-        gates = g.emit("matmul", [self.inputs[0], g.emit("transpose", [w], {"perm": (1, 0)})])
         attrs: dict[str, Any] = {"reverse": self.reverse, "clip": self.call["clip"]}
         first = self.number * cell.functions
         attrs["activations"] = self.call["activations"][first : first + cell.functions]
@@ -122,12 +135,10 @@ class _Direction:
         extra: list[str | None] = []
         if cell is GRU:
             extra = [self.inner_bias()]
-        if (bias := self.bias()) is not None:
-            gates = g.emit("add", [gates, bias])
         states = [self.mine(STATES + k) if self.call.has(STATES + k) else None for k in range(cell.states)]
         lengths = self.inputs[LENGTHS] if self.call.has(LENGTHS) else None
         names = [g.fresh(cell.steps) for _ in range(1 + cell.states)]
-        g.emit(cell.steps, [gates, weights, *extra, lengths, *states], attrs, outputs=names)
+        g.emit(cell.steps, [self.of_gates(gates), weights, *extra, lengths, *states], attrs, outputs=names)
         return tuple(names)
 
     def mine(self, k: int) -> str:
@@ -139,6 +150,15 @@ class _Direction:
             starts, stops = (self.number, *(0 for _ in shape[1:])), (self.number + 1, *shape[1:])
             value = self.g.emit("slice", [value], {"starts": starts, "stops": stops, "steps": (1,) * len(shape)})
         return self.g.emit("reshape", [value], {"shape": shape[1:]})
+
+    def of_gates(self, gates: str) -> str:
+        """This direction's columns."""
+        columns = self.cell.gates * self.call.shape(2)[2]
+        shape = self.g.types[gates].shape
+        if shape[2] == columns:
+            return gates
+        starts, stops = (0, 0, self.number * columns), (*shape[:2], (self.number + 1) * columns)
+        return self.g.emit("slice", [gates], {"starts": starts, "stops": stops, "steps": (1, 1, 1)})
 
     def bias(self) -> str | None:
         """Both biases together; that of the reset gate's product stays behind, if it is inside of the gate."""
