@@ -22,6 +22,7 @@ from opfuse.ir.scalar import Scalar
 from opfuse.tile.axes import merge_axes, order_axes
 from opfuse.tile.expand import expand_composites
 from opfuse.tile.nests import Nests
+from opfuse.tile.online import OnlineNests, may_hold_softmax_product
 from opfuse.tile.program import Buffer, Phase, Program, Store, Tile
 from opfuse.tile.scan import ScanLowering, scans
 from opfuse.tile.splits import root_parts
@@ -39,7 +40,22 @@ def lower(region: Graph, name: str) -> LoweredRegion | Refusal:
     graph = expand_composites(region)
     if isinstance(graph, Refusal):
         return graph
-    lowering = ScanLowering(graph) if scans(graph) else _Lowering(graph)
+    return _lowered(region, ScanLowering(graph) if scans(graph) else _Lowering(graph), name)
+
+
+def lower_online(region: Graph, name: str) -> LoweredRegion | Refusal:
+    """Another program of the region: where a softmax meets a product, no row of scores is whole (see `online`)."""
+    graph = expand_composites(region)
+    if isinstance(graph, Refusal):
+        return graph
+    if not may_hold_softmax_product(graph):
+        return Refusal("no-softmax", "no product of the region reads a softmax")
+    lowering = _OnlineLowering(graph)
+    lowered = _lowered(region, lowering, name)
+    return lowered if lowering.found or isinstance(lowered, Refusal) else lowering.refusal
+
+
+def _lowered(region: Graph, lowering: _Lowering | ScanLowering, name: str) -> LoweredRegion | Refusal:
     try:
         lowering.run()
     except Refused as refused:
@@ -47,7 +63,7 @@ def lower(region: Graph, name: str) -> LoweredRegion | Refusal:
     origin = user_names(region.nodes.values())
     program = Program(name, tuple(lowering.buffers.values()), (lowering.phase(),), origin)
     program = order_axes(merge_axes(program))
-    made = {graph.outputs[public]: value for public, value in region.outputs.items()}
+    made = {lowering.graph.outputs[public]: value for public, value in region.outputs.items()}
     return LoweredRegion(program, {b.name: made.get(value, value) for value, b in lowering.buffers.items()})
 
 
@@ -123,3 +139,7 @@ class _Lowering(Nests):
     def phase(self) -> Phase:
         grid = tuple(a for a in self.root if a.name not in self.whole)
         return Phase(grid, tuple(self.scopes[0].statements))
+
+
+class _OnlineLowering(OnlineNests, _Lowering):
+    """The same walk, with online softmax."""
