@@ -76,7 +76,8 @@ def run_node(
         result = get(node.op).oracle(attrs, arrays)
     except (ArithmeticError, IndexError, TypeError, ValueError) as error:
         raise EvaluationError(f"node {(node.origin or (node.name,))[0]!r} ({node.op}): {error}") from error
-    return tuple(np.asarray(r) for r in result) if isinstance(result, tuple) else (np.asarray(result),)
+    results = tuple(map(np.asarray, result if isinstance(result, tuple) else (result,)))
+    return tuple(map(_widened, results)) if wide else results
 
 
 def _needed(graph: Graph, wanted: Iterable[str]) -> list[Node]:
@@ -91,7 +92,7 @@ def _needed(graph: Graph, wanted: Iterable[str]) -> list[Node]:
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if DType.of(array.dtype).is_float else array
+    return array.astype(np.float64, copy=False) if DType.of(array.dtype).is_float else array
 
 
 def _attribute(value: Any, bindings: Mapping[str, int], wide: bool) -> Any:

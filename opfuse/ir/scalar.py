@@ -69,7 +69,7 @@ class Extent(Leaf):
 
 Scalar = Const | Operand | Position | Apply | Leaf
 
-# Result type of each function: "same" as its last argument, "bool", or given by the caller ("cast").
+# Result type of each function: "same" as its last argument, "bool", or given by the caller ("cast", "bits").
 SAME, BOOL, GIVEN = "same", "bool", "given"
 
 
@@ -110,11 +110,14 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("floor", 1), Function("ceil", 1), Function("rint", 1),        # rint: half to even
         Function("lt", 2, BOOL, "fi"), Function("le", 2, BOOL, "fi"), Function("eq", 2, BOOL, "fib"),
         Function("gt", 2, BOOL, "fi"), Function("ge", 2, BOOL, "fi"), Function("ne", 2, BOOL, "fib"),
-        Function("and", 2, kinds="b"), Function("or", 2, kinds="b"), Function("xor", 2, kinds="b"),
-        Function("not", 1, kinds="b"),
+        Function("and", 2, kinds="ib"), Function("or", 2, kinds="ib"), Function("xor", 2, kinds="ib"),
+        Function("not", 1, kinds="ib"),                       # of integers: bit by bit
+        Function("shl", 2, kinds="i", cost=2),                # by 0 to width - 1 bits; by any other number gives 0
+        Function("shr", 2, kinds="i", cost=2),                # the sign comes in; by any other number only it does
         Function("isnan", 1, BOOL), Function("isinf", 1, BOOL),
         Function("select", 3, kinds="fib"),                   # (condition, if true, if false)
         Function("cast", 1, GIVEN, "fib", ulps=1),            # float to integer truncates; to bool is != 0
+        Function("bits", 1, GIVEN, "fi"),                     # the same bits as another type of that size
     )
 }  # fmt: skip
 
@@ -132,6 +135,8 @@ def apply(function: str, *args: Scalar, dtype: DType | None = None) -> Apply:
     if row.result == GIVEN:
         if dtype is None:
             raise ValueError(f"{function} needs a dtype")
+        if function == "bits" and dtype.bytes != args[0].dtype.bytes:
+            raise ValueError(f"{args[0].dtype} and {dtype} differ in size: no bits in common")
         return Apply(function, args, dtype)
     return Apply(function, args, DType.BOOL if row.result == BOOL else values[-1].dtype)
 
@@ -182,8 +187,8 @@ def text(x: Scalar) -> str:
             return f"${x.index}"
         case Position():
             return f"@{x.axis}"
-        case Apply("cast", args, dtype):
-            return f"cast<{dtype.value}>({text(args[0])})"
+        case Apply("cast" | "bits" as function, args, dtype):
+            return f"{function}<{dtype.value}>({text(args[0])})"
         case Apply():
             return f"{x.function}({', '.join(text(a) for a in x.args)})"
         case _:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import erf as _erf
 from typing import Any
 
@@ -62,6 +63,8 @@ def apply_with_errors(node: Scalar, operands: Sequence[Bounded]) -> Bounded:
         raise TypeError(f"a leaf that is not known here: {node!r}")
     with np.errstate(all="ignore"):
         function = IN_FLOAT64[node.function]
+        if node.function == "bits":
+            function = partial(function, source=node.args[0].dtype)
         value = np.asarray(function(node.dtype, *(o.value for o in operands)))
         error = _passed_on(node, function, operands, value)
         row = FUNCTIONS[node.function]
@@ -75,6 +78,9 @@ def apply_with_errors(node: Scalar, operands: Sequence[Bounded]) -> Bounded:
             over = np.isfinite(value) & (np.abs(value) > overflow_limit(node.dtype))
             error = np.where(over, np.inf, np.asarray(error) + own)
     return Bounded(value, error if np.any(error) else 0.0)
+
+
+_LOGIC = ("and", "or", "xor", "not")
 
 
 def _narrows(node: Apply) -> bool:
@@ -94,7 +100,9 @@ def _passed_on(
         a, b = operands
         near = np.abs(_number(a.value) - _number(b.value)) <= np.asarray(a.error) + np.asarray(b.error)
         return np.asarray(near & ((np.asarray(a.error) + np.asarray(b.error)) > 0), np.float64)
-    if node.function in ("and", "or", "xor", "not"):
+    if node.function in ("shl", "shr", "bits") or (node.function in _LOGIC and node.dtype.is_integer):
+        return np.where(np.max(np.broadcast_arrays(*(np.asarray(o.error) for o in operands)), axis=0) > 0, np.inf, 0.0)
+    if node.function in _LOGIC:
         return np.asarray(np.max(np.broadcast_arrays(*(np.asarray(o.error, np.float64) for o in operands)), axis=0))
     if node.function in ("sin", "cos"):
         return np.asarray(np.minimum(np.asarray(operands[0].error), 2.0))
@@ -175,6 +183,19 @@ def _error_function(x: np.ndarray) -> Any:
     return np.vectorize(_erf, otypes=[np.float64])(x) if x.size else np.asarray(x, np.float64)
 
 
+def _of_truth(of_bools: Callable[..., Any], of_bits: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of truth values, or bit by bit of integers."""
+    return lambda *args: (of_bits if all(a.dtype.kind in "iu" for a in args) else of_bools)(*args)
+
+
+def _in_width(a: np.ndarray, count: np.ndarray) -> Any:
+    return (count >= 0) & (count < 8 * a.dtype.itemsize)
+
+
+def _reinterpreted(dtype: DType, x: np.ndarray, source: DType) -> Any:
+    return _cast(dtype, np.ascontiguousarray(x.astype(source.numpy)).view(dtype.numpy).reshape(x.shape))
+
+
 def _cast(dtype: DType, x: np.ndarray) -> Any:
     if dtype.is_float:
         return _number(x)
@@ -199,7 +220,11 @@ IN_FLOAT64: Mapping[str, Callable[..., Any]] = {
     "cos": _plain(np.cos), "floor": _plain(np.floor), "ceil": _plain(np.ceil), "rint": _plain(np.rint),
     "lt": _plain(lambda a, b: a < b), "le": _plain(lambda a, b: a <= b), "eq": _plain(lambda a, b: a == b),
     "gt": _plain(lambda a, b: a > b), "ge": _plain(lambda a, b: a >= b), "ne": _plain(lambda a, b: a != b),
-    "and": _plain(np.logical_and), "or": _plain(np.logical_or), "xor": _plain(np.logical_xor),
-    "not": _plain(np.logical_not), "isnan": _plain(np.isnan), "isinf": _plain(np.isinf),
-    "select": _plain(np.where), "cast": _cast,
+    "and": _plain(_of_truth(np.logical_and, np.bitwise_and)), "or": _plain(_of_truth(np.logical_or, np.bitwise_or)),
+    "xor": _plain(_of_truth(np.logical_xor, np.bitwise_xor)), "not": _plain(_of_truth(np.logical_not, np.bitwise_not)),
+    "shl": _plain(lambda a, b: np.where(_in_width(a, b), np.left_shift(a, np.where(_in_width(a, b), b, 0)), 0)),
+    "shr": _plain(lambda a, b: np.right_shift(a, np.where(_in_width(a, b), b, 8 * a.dtype.itemsize - 1))
+                  * np.where(_in_width(a, b) | (a.dtype.kind == "i"), 1, 0).astype(a.dtype)),
+    "isnan": _plain(np.isnan), "isinf": _plain(np.isinf),
+    "select": _plain(np.where), "cast": _cast, "bits": _reinterpreted,
 }  # fmt: skip

@@ -28,6 +28,9 @@ POINTER = {
     DType.I32: "*i32",
     DType.I16: "*i16",
     DType.I8: "*i8",
+    DType.U64: "*u64",
+    DType.U32: "*u32",
+    DType.U16: "*u16",
     DType.U8: "*u8",
     DType.BOOL: "*i1",
 }

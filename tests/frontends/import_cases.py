@@ -74,6 +74,17 @@ def _elementwise() -> list[ImportCase]:
     out += [case(op, (7,), {"a": FLAGS, "b": FLAGS[:1]}, f"y = {op} (a, b)") for op in ("And", "Or", "Xor")]
     narrow = _normal(3, 1)
     return out + [
+        case("Acosh", (9, 22), {"x": POSITIVE + np.float32(1)}, "y = Acosh (x)", terms=8),
+        *(case(op, (9, 22), {"x": X}, f"y = {op} (x)", terms=8) for op in ("Sinh", "Cosh", "Asinh")),
+        *(case(op, (7, 22), {"x": np.float32([-1, -0.5, 0, 0.9])}, f"y = {op} (x)", terms=8)
+          for op in ("Asin", "Acos", "Atan")),
+        case("Atanh", (9, 22), {"x": np.float32([-0.99, -0.5, 0, 0.9])}, "y = Atanh (x)", terms=8),
+        *(case(f"Bitwise{op}", (18,), {"a": I64, "b": _ints(2, -2, 3)}, f"y = Bitwise{op} (a, b)")
+          for op in ("And", "Or", "Xor")),
+        case("BitwiseNot", (18,), {"x": I64.astype(np.int8)}, "y = BitwiseNot (x)"),
+        *(case("BitShift", (11, 28), {"a": np.array([[7, 255], [129, 4]], np.uint8), "b": np.array([1, 3], np.uint8)},
+               f'y = BitShift <direction = "{way}"> (a, b)') for way in ("LEFT", "RIGHT")),
+        case("BitCast", (26,), {"x": X}, "y = BitCast <to = 6> (x)"),
         case("Not", (7,), {"x": FLAGS}, "y = Not (x)"),
         case("IsNaN", (9, 13, 20), {"x": EDGES}, "y = IsNaN (x)"),
         case("IsInf", (10, 20), {"x": EDGES}, "y = IsInf (x)"),

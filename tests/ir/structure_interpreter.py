@@ -18,7 +18,7 @@ from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder
 from opfuse.ir.scalar import Apply, Const, Extent, Operand, Position, Scalar
 from opfuse.ir.structure import Structure
 from opfuse.ir.types import DType
-from tests.scalar_reference import REFERENCE
+from tests.scalar_reference import REFERENCE, reinterpret
 
 Values = Mapping[str, int]
 
@@ -118,6 +118,8 @@ class _Interpreter:
                 return np.asarray(self.number(dim)).astype(_wide(dtype))
             case Apply("cast", (arg,), dtype):
                 return _cast(self.evaluate(arg, operands, finish), arg.dtype, dtype)
+            case Apply("bits", (arg,), dtype):
+                return reinterpret(self.evaluate(arg, operands, finish), arg.dtype.numpy, dtype.numpy)
             case Apply(function, args, _):
                 return _FUNCTIONS[function](*(self.evaluate(a, operands, finish) for a in args))
         raise TypeError(x)

@@ -18,7 +18,9 @@ CASES: tuple[Case, ...] = (
     *regions_points.cases(),
     *regions_recurrent.cases(),
 )
-FUNCTION_CASES: tuple[Case, ...] = (*regions_points.function_cases(), *regions_points.cast_cases())
+FUNCTION_CASES: tuple[Case, ...] = (
+    *regions_points.function_cases(), *regions_points.cast_cases(), *regions_points.bits_cases(),
+)  # fmt: skip
 
 
 def named(text: str) -> Case:

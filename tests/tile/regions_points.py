@@ -11,7 +11,7 @@ from opfuse.ir.scalar import FUNCTIONS, Position, Scalar, apply, cast, const
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Program
 from opfuse.tile.schedule import Schedule
-from tests.scalar_reference import REFERENCE
+from tests.scalar_reference import REFERENCE, reinterpret
 from tests.tile.case import Array, Case, normal
 from tests.tile.notation import F32, I64, add, axes, buffer, fn, kernel, mul, out, relu, select, weight
 
@@ -45,7 +45,9 @@ def every_function(dtype: DType) -> Program:
     for row in FUNCTIONS.values():
         if kind not in row.kinds or (row.name == "neg" and not dtype.is_signed):
             continue
-        if row.name == "cast":
+        if row.name == "bits":
+            values += [apply("bits", a, dtype=to) for to in DType if to.bytes == dtype.bytes and to is not B]
+        elif row.name == "cast":
             values += [
                 apply("cast", a, dtype=to) for to in (F32, DType.F16, DType.BF16, DType.I32, DType.I8, DType.U8, B)
             ]
@@ -119,7 +121,7 @@ def function_reference(name: str) -> Any:
 def function_cases() -> list[Case]:
     made = []
     for row in FUNCTIONS.values():
-        if row.name == "cast":
+        if row.name in ("cast", "bits"):
             continue
         kinds = {"f": (F32, DType.F64, DType.F16), "i": (I64, DType.I32, DType.I8, DType.U8), "b": (B,)}
         for dtype in (d for kind in row.kinds for d in kinds[kind]):
@@ -164,6 +166,23 @@ def cast_cases() -> list[Case]:
                     whole_numbers,
                 )
             )
+    return made
+
+
+def bits_cases() -> list[Case]:
+    """Each type as another of its size; integers hold small numbers, so that no bits of a float are those of a NaN."""
+    made = []
+    for source in DType:
+        for to in DType:
+            if source is to or B in (source, to) or source.bytes != to.bytes:
+                continue
+
+            def reference(A: Array, source: DType = source, to: DType = to) -> dict[str, Array]:
+                return {"Y": reinterpret(A, source.numpy, to.numpy)}
+
+            program = one_function("bits", source, to)
+            name = f"bits of {source.value} as {to.value}"
+            made.append(Case(name, program, reference, ({"N": 33},), FLAT[:1], FLAT_GPU[1:], whole_numbers))
     return made
 
 

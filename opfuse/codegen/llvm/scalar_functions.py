@@ -106,6 +106,25 @@ def _isinf(v: Vectors, x: Sequence[Value]) -> Value:
     return v.compare("eq", v.absolute(x[0]), v.like(float("inf"), x[0]))
 
 
+def _shift(left: bool) -> Emitter:
+    """A count outside of [0, width) leaves nothing, or copies of the sign: the shift to the right by width - 1."""
+
+    def emit(v: Vectors, x: Sequence[Value]) -> Value:
+        a, count = x
+        last = v.like(8 * a.dtype.bytes - 1, count)
+        unsigned = Value(count.text, _UNSIGNED.get(count.dtype, count.dtype), count.lanes)
+        inside = v.compare("le", unsigned, last)  # a negative count is a large one
+        if not left and a.dtype.is_signed:
+            return v.logic("ashr", a, v.select(inside, count, last))
+        moved = v.logic("shl" if left else "lshr", a, v.select(inside, count, v.like(0, count)))
+        return v.select(inside, moved, v.like(0, a))
+
+    return emit
+
+
+_UNSIGNED = {DType.I8: DType.U8, DType.I16: DType.U16, DType.I32: DType.U32, DType.I64: DType.U64}
+
+
 def _unary(function: Callable[[Vectors, Value], Value]) -> Emitter:
     return lambda v, x: function(v, x[0])
 
@@ -134,10 +153,11 @@ EMITTERS: Mapping[str, Emitter] = {
     "rint": lambda v, x: v.nearest(x[0]),
     **{name: _compare(name) for name in ("lt", "le", "eq", "gt", "ge", "ne")},
     **{name: _logic(name) for name in ("and", "or", "xor")},
-    "not": lambda v, x: v.complement(x[0]), "isnan": lambda v, x: v.unordered(x[0]), "isinf": _isinf,
+    "shl": _shift(left=True), "shr": _shift(left=False), "not": lambda v, x: v.complement(x[0]),
+    "isnan": lambda v, x: v.unordered(x[0]), "isinf": _isinf,
     "select": lambda v, x: v.select(x[0], x[1], x[2]),
 }  # fmt: skip
-# "cast" needs the result's type and is Vectors.convert.
+# "cast" and "bits" need the result's type: Vectors.convert and _reinterpreted.
 
 # Functions whose price is that of tens of additions: worth computing once and keeping.
 COSTLY = frozenset(f.name for f in FUNCTIONS.values() if f.cost > 8)
@@ -147,6 +167,8 @@ def apply_function(v: Vectors, x: Apply, args: Sequence[Value]) -> Value:
     """One application. Half-precision operands, held as floats, are computed with as floats; the result is rounded."""
     if x.function == "cast":
         return v.convert(args[0], x.dtype)
+    if x.function == "bits":
+        return _reinterpreted(v, args[0], x.dtype)
     wide = [Value(a.text, DType.F32, a.lanes) if a.dtype in HALVES else a for a in args]
     if x.function == "pow" and wide[0].dtype.is_float and (power := _small_power(x.args[1])):
         made = wide[0]
@@ -155,6 +177,16 @@ def apply_function(v: Vectors, x: Apply, args: Sequence[Value]) -> Value:
     else:
         made = EMITTERS[x.function](v, wide)
     return v.rounded(Value(made.text, x.dtype, made.lanes)) if x.dtype in HALVES else made
+
+
+def _reinterpreted(v: Vectors, a: Value, dtype: DType) -> Value:
+    """The bits that stand in memory, as another type; half precision is held as a float."""
+    stored = v.to_memory(a)
+    if dtype in HALVES:
+        return v.from_memory(Value(stored.text, DType.I16, a.lanes), dtype)
+    if not stored.dtype.is_float and not dtype.is_float:
+        return Value(stored.text, dtype, a.lanes)
+    return stored if stored.dtype is dtype else v.bits(stored, dtype)
 
 
 def _small_power(exponent: Scalar) -> int:
@@ -168,7 +200,7 @@ def check_functions(value: Scalar) -> Refusal | None:
     for x in walk(value):
         if not isinstance(x, Apply):
             continue
-        if x.function != "cast" and x.function not in EMITTERS:
+        if x.function not in ("cast", "bits") and x.function not in EMITTERS:
             return Refusal("no-function", f"there is no code for the function {x.function}", {"function": x.function})
         kind = "f" if x.args[-1].dtype.is_float else "b" if x.args[-1].dtype is DType.BOOL else "i"
         if x.function == "abs" and kind == "b" or kind not in FUNCTIONS[x.function].kinds:

@@ -77,7 +77,7 @@ class Vectors(Lanes):
         return self.op(op, a, b)
 
     def complement(self, a: Value) -> Value:
-        return self.op("xor", a, self.const(True, DType.BOOL, a.lanes))
+        return self.op("xor", a, self.const(True if a.dtype is DType.BOOL else -1, a.dtype, a.lanes))
 
     def compare(self, name: str, a: Value, b: Value) -> Value:
         if a.dtype.is_float:

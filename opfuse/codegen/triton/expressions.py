@@ -134,6 +134,20 @@ def floor_modulo(a, b):
     r = a % b
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
 """,
+    "shift_left": """
+@triton.jit
+def shift_left(x, y):
+    inside = (y >= 0) & (y < x.dtype.primitive_bitwidth)
+    return tl.where(inside, x << tl.where(inside, y, 0), 0).to(x.dtype)
+""",
+    "shift_right": """
+@triton.jit
+def shift_right(x, y):
+    inside = (y >= 0) & (y < x.dtype.primitive_bitwidth)
+    half = (x.dtype.primitive_bitwidth - 1) // 2  # what the sign fills is left after two shifts of half the bits
+    rest = (x >> half) >> (x.dtype.primitive_bitwidth - 1 - half)
+    return tl.where(inside, x >> tl.where(inside, y, 0), tl.where(x < 0, rest, 0)).to(x.dtype)
+""",
 }
 
 INFIX = {
@@ -200,9 +214,13 @@ INTEGER: dict[str, str] = {
     "neg": "(-{0})",
     "abs": "tl.abs({0})",
     "sign": "tl.where({0} > 0, 1, tl.where({0} < 0, -1, {0}))",
+    "not": "(~{0})",
+    "shl": "shift_left({0}, {1})",
+    "shr": "shift_right({0}, {1})",
     "select": "tl.where({0}, {1}, {2})",
 }
-UNSIGNED = {"floordiv": "({0} // {1})", "mod": "({0} % {1})", "sign": "tl.where({0} > 0, 1, {0})"}
+UNSIGNED = {"floordiv": "({0} // {1})", "mod": "({0} % {1})", "sign": "tl.where({0} > 0, 1, {0})",
+            "not": "({0} ^ ((1 << {0}.dtype.primitive_bitwidth) - 1))"}  # fmt: skip
 BOOL: dict[str, str] = {
     "max": "({0} | {1})",
     "min": "({0} & {1})",
@@ -250,6 +268,10 @@ def cast_text(x: str, source: DType, to: DType) -> str:
     if source is DType.BF16 and to is not DType.F32:
         return f"{x}.to(tl.float32).to({TYPES[to]})"
     return f"{x}.to({TYPES[to]})"
+
+
+def bits_text(x: str, to: DType) -> str:
+    return f"{x}.to({TYPES[to]}, bitcast=True)"
 
 
 def reduce_text(combine: str, x: str, axis: int, dtype: DType) -> str:

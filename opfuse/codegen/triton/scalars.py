@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from opfuse.codegen.triton.blocks import MAX_EXTENT, Places
-from opfuse.codegen.triton.expressions import INFIX, TYPES, apply_text, cast_text, number_text, typed_number
+from opfuse.codegen.triton.expressions import (
+    INFIX,
+    TYPES,
+    apply_text,
+    bits_text,
+    cast_text,
+    number_text,
+    typed_number,
+)
 from opfuse.ir.scalar import Apply, Const, Position, Scalar, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
@@ -51,6 +59,8 @@ class ScalarText:
                 )
             case Apply("cast", (arg,), dtype):
                 return cast_text(self.tensor(arg, dims), arg.dtype, dtype)
+            case Apply("bits", (arg,), dtype):
+                return bits_text(self.tensor(arg, dims), dtype)
             case Apply():
                 return self.application(x, dims)
         raise TypeError(f"a tile program has no scalar {x}")

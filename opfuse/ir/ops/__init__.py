@@ -39,6 +39,7 @@ def operators() -> Mapping[str, Operator]:
     """Every operator by name. ValueError where two families define one name."""
     from opfuse.ir.ops import (
         activation,
+        bits,
         contraction,
         elementwise,
         indexing,
@@ -48,12 +49,13 @@ def operators() -> Mapping[str, Operator]:
         recurrent_steps,
         reduction,
         resampling,
+        trigonometric,
         window,
     )
 
     table: dict[str, Operator] = {}
-    for family in (elementwise, activation, reduction, contraction, window, movement, indexing, normalisation,
-                   recurrent, recurrent_steps, resampling):  # fmt: skip
+    for family in (elementwise, trigonometric, bits, activation, reduction, contraction, window, movement, indexing,
+                   normalisation, recurrent, recurrent_steps, resampling):  # fmt: skip
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")

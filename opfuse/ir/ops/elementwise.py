@@ -1,6 +1,7 @@
-"""Elementwise arithmetic, comparison, logic, selection and casts. The activations stand in `activation`.
+"""Elementwise arithmetic, comparison, logic, selection and casts. Activations stand in `activation`, inverse and
+hyperbolic functions in `trigonometric`.
 
-    neg abs sign exp log sqrt rsqrt reciprocal erf tanh sigmoid sin cos asinh floor ceil round not isnan isinf identity
+    neg abs sign exp log sqrt rsqrt reciprocal erf tanh sigmoid sin cos floor ceil round not isnan isinf identity
     cast   add sub mul div pow maximum minimum mod fmod   equal not_equal less less_equal greater greater_equal
     and or xor   where clip
 
@@ -69,31 +70,6 @@ def _power(a: Any, b: Any) -> Any:
         return whole
     odd = np.where(b % 2 == 1, -1, 1)
     return np.where(b >= 0, whole, np.where(a == 1, 1, np.where(a == -1, odd, 0)).astype(whole.dtype))
-
-
-# ---- inverse hyperbolic functions ------------------------------------------------------------------------------------
-_ASINH_SERIES = tuple((-1) ** n * math.comb(2 * n, n) / 4**n / (2 * n + 1) for n in range(13))
-
-
-def _asinh(attrs: Any, x: Scalar) -> Scalar:
-    """sign(x) log(|x| + sqrt(x^2 + 1)); below 1/4 its series, from 2^28 on log 2|x|: within 8 ulp."""
-    size, square = apply("abs", x), apply("mul", x, x)
-    series: Scalar = const(_ASINH_SERIES[-1], x.dtype)
-    for term in _ASINH_SERIES[-2::-1]:
-        series = apply("add", apply("mul", series, square), const(term, x.dtype))
-    root = apply("sqrt", apply("add", square, const(1, x.dtype)))
-    far = apply("add", apply("log", size), const(math.log(2), x.dtype))
-    large = _select_below(size, 2.0**28, apply("log", apply("add", size, root)), far)
-    return _select_below(size, 0.25, apply("mul", x, series), _select_below(x, 0, apply("neg", large), large))
-
-
-_ASINH_EDGES = np.array([np.nan, np.inf, -np.inf, -0.0, 0, 1e-6, 0.2499, -0.25, 2.5, 3e8, -1e30], np.float32)
-_ASINH_SAMPLES = (Sample(((3, 5),)), Sample(((),)), Sample(((2, 0),)), Sample((_ASINH_EDGES,)),
-                  Sample((np.linspace(-2.5, 2.5, 9, dtype=np.float16),)))  # fmt: skip
-
-
-def _select_below(x: Scalar, limit: float, below: Scalar, otherwise: Scalar) -> Scalar:
-    return apply("select", apply("lt", x, const(limit, x.dtype)), below, otherwise)
 
 
 # ---- casts -----------------------------------------------------------------------------------------------------------
@@ -227,7 +203,6 @@ OPERATORS: tuple[Operator, ...] = (
     _unary("sigmoid", "sigmoid", array_sigmoid),
     _unary("sin", "sin", np.sin),
     _unary("cos", "cos", np.cos),
-    pointwise("asinh", _asinh, _array(np.arcsinh), samples=_ASINH_SAMPLES),
     _unary("floor", "floor", np.floor),
     _unary("ceil", "ceil", np.ceil),
     _unary("round", "rint", np.rint),

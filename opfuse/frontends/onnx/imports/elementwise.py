@@ -148,6 +148,22 @@ def cast(call: Call) -> str:
     return call.emit("cast", [call.input(0)], to=target)
 
 
+def bit_cast(call: Call) -> str:
+    try:
+        target = element_type(call.int_attribute("to"))
+    except ElementTypeError as error:
+        call.unsupported(str(error))
+    x = call.input(0)
+    return call.emit("bit_cast", [x], source=call.dtype(x).value, to=target.value)
+
+
+def bit_shift(call: Call) -> str:
+    direction = call.string_attribute("direction")
+    if direction not in ("LEFT", "RIGHT"):
+        raise InvalidNode(f"its attribute 'direction' is {direction!r}, not LEFT or RIGHT")
+    return call.emit(f"shift_{direction.lower()}", [call.input(0), call.input(1)])
+
+
 def cast_like(call: Call) -> str:
     return call.emit("cast", [call.input(0)], to=call.dtype(call.input(1)))
 
@@ -190,7 +206,8 @@ _UNARY = (
     ("Neg", (6, 13), "neg"), ("Abs", (6, 13), "abs"), ("Sign", (9, 13), "sign"), ("Exp", (6, 13), "exp"),
     ("Log", (6, 13), "log"), ("Sqrt", (6, 13), "sqrt"), ("Reciprocal", (6, 13), "reciprocal"), ("Erf", (9, 13), "erf"),
     ("Tanh", (6, 13), "tanh"), ("Sigmoid", (6, 13), "sigmoid"), ("Sin", (7, 22), "sin"), ("Cos", (7, 22), "cos"),
-    ("Asinh", (9, 22), "asinh"),
+    ("Asin", (7, 22), "asin"), ("Acos", (7, 22), "acos"), ("Atan", (7, 22), "atan"), ("Sinh", (9, 22), "sinh"),
+    ("Cosh", (9, 22), "cosh"), ("Asinh", (9, 22), "asinh"), ("Acosh", (9, 22), "acosh"), ("Atanh", (9, 22), "atanh"),
     ("Floor", (6, 13), "floor"), ("Ceil", (6, 13), "ceil"), ("Round", (11, 22), "round"), ("Relu", (6, 13, 14), "relu"),
     ("Not", (1,), "not"), ("IsNaN", (9, 13, 20), "isnan"), ("Softplus", (1, 22), "softplus"),
     ("Softsign", (1, 22), "softsign"), ("HardSwish", (14, 22), "hard_swish"), ("Mish", (18, 22), "mish"),
@@ -227,6 +244,10 @@ IMPORTS: tuple[Import, ...] = (
     Import("Clip", (6,), clip_attributes, ("clip",)),
     Import("Clip", (11, 12, 13), clip_inputs, ("clip",)),
     Import("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), cast, ("cast",)),
+    direct("BitwiseNot", (18,), "bit_not"),
+    *(direct(f"Bitwise{name}", (18,), f"bit_{name.lower()}", 2) for name in ("And", "Or", "Xor")),
+    Import("BitShift", (11, 28), bit_shift, ("shift_left", "shift_right")),
+    Import("BitCast", (26,), bit_cast, ("bit_cast",)),
     Import("CastLike", (15, 19, 21, 23, 24, 25), cast_like, ("cast",)),
     Import("Identity", _COPIES, identity, ("identity",)),
     Import("Dropout", (7, 10, 12, 13, 22), dropout, ("identity", "fill", "cast")),
