@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class OpfuseError(Exception):
@@ -25,6 +25,16 @@ class OpfuseError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From process to process as it is, whatever its constructor takes."""
+        return _as_it_was, (type(self), self.args, self.__dict__)
+
+
+def _as_it_was(kind: type[OpfuseError], args: tuple[Any, ...], facts: dict[str, Any]) -> OpfuseError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class ModelError(OpfuseError):

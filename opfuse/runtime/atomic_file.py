@@ -1,15 +1,21 @@
 """Files that are either whole or not there: written beside their place, then moved into it.
 
     write_atomically(path, [header, body])
+
+A process that is killed while it writes leaves its temporary file. The next writer of the folder removes it once it is
+old: nobody writes for an hour without touching the file.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+STALE_SECONDS = 3600.0
 
 
 def write_atomically(path: Path, chunks: Iterable[Any]) -> None:
@@ -24,5 +30,24 @@ def write_atomically(path: Path, chunks: Iterable[Any]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
         raise
+
+
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove what killed writers of a file of this name, or of any file, left in the folder an hour ago or more."""
+    for path in folder.glob(f".{name}.{'[0-9a-f]' * 12}.tmp"):
+        try:
+            age = time.time() - path.stat().st_mtime
+        except OSError:  # its writer was quicker
+            continue
+        if age > STALE_SECONDS:
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it is there and may be removed."""
+    try:
+        path.unlink()
+    except OSError:
+        return

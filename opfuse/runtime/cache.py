@@ -3,27 +3,33 @@
     cache = Cache(default_directory())
     code = cache.get_or_make("object", key, lambda: compile_object(text, target))
 
-Every entry carries its own digest. One that is damaged, cut short or foreign is made again; a directory that cannot be
-written is as good as an empty one. Entries appear whole, so processes may share the directory.
+Every entry carries a digest of its name and content. One that is damaged, cut short or of another name is made again; a
+directory that cannot be written is as good as an empty one. Entries appear whole, so processes may share the directory,
+and be killed at any moment. What was not used for longest goes when the objects grow beyond `KEEP_BYTES`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from opfuse.runtime.atomic_file import write_atomically
+from opfuse.runtime.atomic_file import remove, remove_leftovers, write_atomically
 
-_MAGIC = b"OPFC1\n"
+KEEP_BYTES = 2 << 30  # of one kind
+_MAGIC = b"OPFC2\n"
 _DIGEST = 32
 
 
 def default_directory(home: Path | None = None, platform: str = sys.platform) -> Path:
-    """Where a program of this platform keeps what it can make again."""
-    home = home or Path.home()
+    """Where a program of this platform keeps what it can make again; for users without a home, no place at all."""
+    try:
+        home = home or Path.home()
+    except RuntimeError:
+        return Path(os.devnull) / "opfuse"
     if platform == "darwin":
         return home / "Library" / "Caches" / "opfuse"
     if platform == "win32":
@@ -54,8 +60,8 @@ class Cache:
             return None
         start = len(_MAGIC) + _DIGEST
         body = data[start:]
-        if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : start]:
-            self._remove(path)
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != _digest(kind, key, body):
+            remove(path)
             return None
         return body
 
@@ -63,7 +69,8 @@ class Cache:
         path = self._path(kind, key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, [_MAGIC, hashlib.sha256(body).digest(), body])
+            remove_leftovers(path.parent)
+            write_atomically(path, [_MAGIC, _digest(kind, key, body), body])
         except OSError:
             return  # read-only or full: the cache only saves time
 
@@ -72,31 +79,36 @@ class Cache:
         if found is None:
             found = make()
             self.put(kind, key, found)
+            self.prune(kind, KEEP_BYTES)
         return found
 
     def prune(self, kind: str, keep_bytes: int) -> int:
         """Remove the entries of a kind that were used longest ago until the rest fits; returns the bytes removed."""
-        entries = []
-        for path in (self.directory / kind).glob("*/*") if (self.directory / kind).is_dir() else ():
+        try:
+            entries = sorted(self._entries(kind))
+        except OSError:
+            return 0  # a folder that cannot be read, or that another process removes just now
+        total, removed = sum(size for _, size, _ in entries), 0
+        for _, size, path in entries:
+            if total - removed <= keep_bytes:
+                break
+            remove(path)
+            removed += size
+        return removed
+
+    def _entries(self, kind: str) -> Iterator[tuple[float, int, Path]]:
+        """When each was used last, its bytes, its file."""
+        for path in (self.directory / kind).glob("*/*"):
             try:
                 status = path.stat()
             except OSError:
                 continue
-            entries.append((max(status.st_atime, status.st_mtime), status.st_size, path))
-        total, removed = sum(size for _, size, _ in entries), 0
-        for _, size, path in sorted(entries):
-            if total - removed <= keep_bytes:
-                break
-            self._remove(path)
-            removed += size
-        return removed
+            yield max(status.st_atime, status.st_mtime), status.st_size, path
 
     def _path(self, kind: str, key: str) -> Path:
         return self.directory / kind / key[:2] / key
 
-    @staticmethod
-    def _remove(path: Path) -> None:
-        try:
-            path.unlink()
-        except OSError:
-            return
+
+def _digest(kind: str, key: str, body: bytes) -> bytes:
+    """Of name and content: an entry that lies under another's name is no entry."""
+    return hashlib.sha256(bytes.fromhex(key_of([kind, key])) + body).digest()

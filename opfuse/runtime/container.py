@@ -11,6 +11,7 @@ malice: a compiled model holds machine code and is to be trusted as a shared lib
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import mmap
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from opfuse.errors import ArtifactError
-from opfuse.runtime.atomic_file import write_atomically
+from opfuse.runtime.atomic_file import remove_leftovers, write_atomically
 
 MAGIC = b"\x89OPF\r\n\x1a\n"  # a text transfer or a cut at 7 bits spoils it
 FORMAT = 2
@@ -65,6 +66,7 @@ def write_container(path: Path, parts: Mapping[str, Any], facts: Mapping[str, An
     index = json.dumps({"facts": dict(facts), "parts": entries}).encode()
     head = _HEAD.pack(MAGIC, FORMAT, len(index), hashlib.sha256(index).digest())
     try:
+        remove_leftovers(path.parent, glob.escape(path.name))
         write_atomically(path, _chunks(head + index, list(arrays.values())))
     except OSError as error:
         why = error.strerror or error
