@@ -119,16 +119,16 @@ def lower(graph: Graph, options: Options) -> Lowered:
     facts, ranges = plan_facts(graph, target.name), checked_ranges(graph)
     unfused = rewrite(graph, Options(), Ledger(), FOLDING)
     graph = rewrite(graph, options, ledger)
-    asked = providers()
+    asked = providers(options)
     groups = group(graph, asked, target, options, ledger)
     kernels = [kernel_of(graph, g, asked, target, ledger) for g in groups]
     return Lowered(graph, tuple(kernels), print_kernels(kernels, target), unfused, target, options, ledger, facts,
                    ranges)  # fmt: skip
 
 
-def providers() -> tuple[Provider, ...]:
+def providers(options: Options) -> tuple[Provider, ...]:
     """Who is asked for kernels, the first on a tie. The oracle stands last: it can run everything, slowly."""
-    return CpuProvider(), ReferenceProvider()
+    return CpuProvider(reassociate=options.reassociate and not options.strict), ReferenceProvider()
 
 
 def checked_ranges(graph: Graph) -> dict[str, IndexRange]:

@@ -152,7 +152,7 @@ def test_the_provider_gets_what_it_runs_in_the_least_time(
                 return Claim(answer.provider, answer.region, cost, native=False)
             return answer
 
-    monkeypatch.setattr(pipeline, "providers", lambda: (CpuProvider(), Relu(), ReferenceProvider()))
+    monkeypatch.setattr(pipeline, "providers", lambda options: (CpuProvider(), Relu(), ReferenceProvider()))
     exe = compiled(model(("Relu", "")), tmp_path)
     (kernel,) = exe.explain().kernels
     assert kernel.provider == ("cpu" if seconds is None else "numpy-relu")

@@ -1,10 +1,11 @@
 """The CPU generator as a provider: lowers a region to a tile program, picks its schedule, and says what it will cost.
 
-claim = CpuProvider(print_legal).claim(graph, region, target)     # Claim(program, schedule, seconds) or Refusal
+claim = CpuProvider().claim(graph, region, target)     # Claim(program, schedule, seconds) or Refusal
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from opfuse.codegen.llvm.printer import legal
@@ -13,10 +14,13 @@ from opfuse.fuse.cost import predict
 from opfuse.fuse.provider import Claim, Kernel, TileKernel
 from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph
+from opfuse.ir.ops import structure_of
 from opfuse.target import Target
 from opfuse.tile.choose import choose_cpu
-from opfuse.tile.lower import LoweredRegion, lower
+from opfuse.tile.lower import LoweredRegion, lower, lower_online
 from opfuse.tile.schedule import Schedule
+
+Form = Callable[[Graph, str], LoweredRegion | Refusal]  # of a region and the kernel's name
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,27 @@ class CpuPayload:
     schedule: Schedule
 
 
+@dataclass(frozen=True)
 class CpuProvider:
+    """`reassociate` allows programs that sum in another order than the graph: the online form of softmax."""
+
     name = "cpu"
+    reassociate: bool = True
 
     def claim(self, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
+        """The program that is predicted to be the fastest of those that a region has; the first one's refusal."""
         if target.kind != "cpu":
             return Refusal("other-target", f"the CPU generator does not print for {target.name}")
-        lowered = lower(region.subgraph(graph), kernel_name(graph, region))
+        first = self.claim_form(lower, graph, region, target)
+        if not self.reassociate or not products_after_reductions(graph, region):
+            return first
+        online = self.claim_form(lower_online, graph, region, target)
+        if isinstance(online, Refusal):
+            return first
+        return online if isinstance(first, Refusal) or online.cost.seconds < first.cost.seconds else first
+
+    def claim_form(self, form: Form, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
+        lowered = form(region.subgraph(graph), kernel_name(graph, region))
         if isinstance(lowered, Refusal):
             return lowered
         schedule = choose_cpu(lowered.program, target)
@@ -52,6 +70,17 @@ class CpuProvider:
             kernel_name(graph, claim.region), claim.region, lowered.program, payload.schedule, lowered.arguments,
             claim.cost, self.name, claim.region.origin(graph),
         )  # fmt: skip
+
+
+def products_after_reductions(graph: Graph, region: Region) -> bool:
+    """Does a product stand behind a reduction, so that the region may have more than one program? A quick look."""
+    reduced = False
+    for node in region.members(graph):
+        s = structure_of(graph, node)
+        if reduced and s is not None and s.is_contraction:
+            return True
+        reduced = reduced or s is None or s.combine == "max"
+    return False
 
 
 def kernel_name(graph: Graph, region: Region) -> str:

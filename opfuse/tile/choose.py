@@ -23,6 +23,8 @@ NOMINAL = 64
 STREAM_ELEMENTS = 16384  # of one tile of a kernel without dots: 64 KB a buffer, inside L2 with room for others
 PREFETCH_BYTES = 4096  # ahead, in streaming loads: a page of 4 KB was the best distance where prefetch pays at all
 PREFETCH_PAYS = 1.15  # gain of the probe from which it is used: at 1.35 kernels gain as much, at 1.08 they lose
+KEY_BLOCK = 256  # most keys of a block: 128 to 512 were within 5 % of each other (8 heads of 64, one server, 2026)
+QUERY_BLOCK = 48  # fewest queries of a block that is cut for the sake of more threads: below, turning keys round costs
 PANEL_PREFETCH_BYTES = 256 << 10  # weights beyond this are not found in L2 again
 
 
@@ -34,6 +36,9 @@ def size(d: Dim) -> int:
 def choose_cpu(program: Program, target: Target) -> Schedule:
     phase = next(program.flat_phases())
     dots = [s for s in statements(phase.body) if isinstance(s, Dot) and s.out.axes]
+    keys = key_loop(phase)
+    if keys is not None:
+        return _key_schedule(phase, keys, target)
     if dots:
         return _dot_schedule(program, phase, max(dots, key=lambda d: volume(d.out) * size(d.over.extent)), target)
     return _stream_schedule(program, phase, target)
@@ -214,3 +219,38 @@ def _plain_dimension(load: Load, column: Axis) -> int | None:
         if i == Index(((AxisTerm(column.name), 1),)) and load.buffer.shape[d] == column.extent:
             return d
     return None
+
+
+# ---- loops over keys -------------------------------------------------------------------------------------------------
+def key_loop(phase: Phase) -> Loop | None:
+    """The loop of an online softmax: it carries tiles of several shapes round a dot over its own axis."""
+    for s in phase.body:
+        if isinstance(s, Loop) and len({c.tile.axes for c in s.carries}) > 1:
+            made = {c.next.name for c in s.carries}
+            if any(isinstance(b, Dot) and b.out.name in made and b.over == s.axis for b in s.body):
+                return s
+    return None
+
+
+def _key_schedule(phase: Phase, loop: Loop, target: Target) -> Schedule:
+    """A block of keys of a few register tiles, and as many queries as keep their scores in half of L2.
+
+    Keys are turned round once for each block of queries, and the carried product is read and written once for each
+    block of keys: both should be large, queries more so.
+    """
+    lanes, keys = target.lanes(), size(loop.axis.extent)
+    block = min(keys, -(-keys // (-(-keys // KEY_BLOCK) * lanes)) * lanes)
+    register = _register(target, 4 if target.registers >= 32 else 2)
+    tile = {a.name: 1 for a in phase.grid} | {loop.axis.name: block}
+    dots = [s for s in loop.body if isinstance(s, Dot)]
+    rows = [a for d in dots if d.over == loop.axis for a in (*d.a.axes, *d.b.axes) if a in phase.grid]
+    if rows:
+        row = max(rows, key=lambda a: size(a.extent))
+        width = max(math.prod(size(a.extent) for a in c.tile.axes if a not in phase.grid) for c in loop.carries)
+        depth = max((size(d.over.extent) for d in dots if d.over != loop.axis), default=0)
+        room = target.l2_bytes // 2 - 4 * block * depth
+        most = max(register[0], room // (4 * (2 * block + width + 2 * lanes)))
+        others = math.prod(size(a.extent) for a in phase.grid if a != row)
+        parts = max(-(-size(row.extent) // most), min(-(-4 * target.units // others), size(row.extent) // QUERY_BLOCK))
+        tile[row.name] = min(size(row.extent), -(-size(row.extent) // (max(parts, 1) * register[0])) * register[0])
+    return Schedule(tile=tile, register=register)
