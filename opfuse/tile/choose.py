@@ -25,6 +25,7 @@ PREFETCH_BYTES = 4096  # ahead, in streaming loads: a page of 4 KB was the best 
 PREFETCH_PAYS = 1.15  # gain of the probe from which it is used: at 1.35 kernels gain as much, at 1.08 they lose
 KEY_BLOCK = 256  # most keys of a block: 128 to 512 were within 5 % of each other (8 heads of 64, one server, 2026)
 QUERY_BLOCK = 48  # fewest queries of a block that is cut for the sake of more threads: below, turning keys round costs
+SHORT_LOOP = 3  # points of a window's row that are written out
 PANEL_PREFETCH_BYTES = 256 << 10  # weights beyond this are not found in L2 again
 
 
@@ -76,12 +77,17 @@ def _lane_last(grid: tuple[Axis, ...], lane: Axis | None) -> list[Axis]:
 
 
 def _short_loops(phase: Phase) -> tuple[str, ...]:
-    """Windows of a few points are written out."""
+    """Innermost loops of a few points are written out.
+
+    Not those around them: one straight piece of code would read each element that windows share once and hold all of
+    them, more than there are registers (a pooled 3x3 convolution in one piece took twice as long).
+    """
     return tuple(
         s.axis.name
         for s in statements(phase.body)
-        if isinstance(s, Loop) and isinstance(s.axis.extent, int) and s.axis.extent <= 3
-    )
+        if isinstance(s, Loop) and isinstance(s.axis.extent, int) and s.axis.extent <= SHORT_LOOP
+        and not any(isinstance(x, Loop) for x in s.body)
+    )  # fmt: skip
 
 
 def _bytes(b: Buffer) -> int:

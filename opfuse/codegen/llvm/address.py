@@ -20,6 +20,7 @@ from opfuse.codegen.llvm.layout import PackedLayout, packed_layout
 from opfuse.ir.dims import Dim, non_negative
 from opfuse.ir.index import AxisTerm, Extents, Gathered, Index, Quotient, Remainder, bounds
 from opfuse.ir.scalar import Const
+from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Tile
 
@@ -44,13 +45,14 @@ class Linear:
 @dataclass(frozen=True)
 class Access:
     """Where a vector lies. `lane` is the element stride of the lanes, `offsets` are added to it; `guard` and `mask` say
-    whether, and in which lanes, the place exists."""
+    whether, and in which lanes, the place exists; one that is `outside` is padding in all lanes."""
 
     pointer: Handle
     lane: Integer
     offsets: Value | None = None
     guard: Handle | None = None
     mask: Value | None = None
+    outside: bool = False
 
 
 class Addresses(Frame):
@@ -155,23 +157,39 @@ class Addresses(Frame):
         for d, i in enumerate(index):
             if any(isinstance(t, Gathered) for t, _ in i.terms):
                 places[d] = self._clamped(places[d], self.dim(buffer.shape[d]))
-        extents = {a.name: a.extent for a in self.plan.axes.values()}
-        may_leave = pad is not None and not self.clear
-        guarded = [d for d, i in enumerate(index) if may_leave and not _inside(i, buffer.shape[d], extents)]
+        guarded = [] if pad is None else self._guarded(buffer, index, places)
+        if guarded is None:
+            return Access(Handle("%" + buffer_name(buffer.name), 0), 0, outside=True)
         packing = self.schedule.pack.get(buffer.name)
         if packing is not None:
             return self._packed(buffer, places, packed_layout(buffer, packing))
         strides = [self.dim(s) for s in buffer.element_strides]
         last = guarded[-1] + 1 if guarded else 0
         together = all(i.lane == 0 and i.vector is None for i in places[:last])  # the lanes lie inside one row
-        row = self._row_elements(buffer, guarded)
-        if guarded and together and row <= PAD_ROW_LIMIT and pad is not None:
-            return self._with_pad_row(buffer, places, strides, guarded, pad, row)
+        if guarded and together and pad is not None:
+            access = self._with_pad_row(buffer, index, shift, guarded, pad)
+            if access is not None:
+                return access
         access = self._plain(buffer, places, strides)
         if not guarded:
             return access
         guard, mask = self._guards(buffer, places, guarded)
         return Access(access.pointer, access.lane, access.offsets, guard, mask)
+
+    def _guarded(self, buffer: Buffer, index: Sequence[Index], places: Sequence[Linear]) -> list[int] | None:
+        """The dimensions that a padded read may leave here; None where it is known to lie outside."""
+        extents = {a.name: a.extent for a in self.plan.axes.values()}
+        guarded = []
+        for d, (i, n) in enumerate(zip(index, buffer.shape, strict=True)):
+            if (i, n) in self.inside or _inside(i, n, extents):
+                continue
+            total, extent = self.total(places[d]), self.dim(n)
+            known = places[d].lane == 0 and places[d].vector is None and isinstance(extent, int)
+            if not (known and isinstance(total, int) and isinstance(extent, int)):
+                guarded.append(d)
+            elif not 0 <= total < extent:
+                return None
+        return guarded
 
     def _clamped(self, i: Linear, extent: Integer) -> Linear:
         """A gathered index kept inside of its buffer, whatever the integers are."""
@@ -260,30 +278,49 @@ class Addresses(Frame):
                 mask = below if mask is None else self.v.logic("and", mask, below)
         return guard, mask
 
-    def _row_elements(self, buffer: Buffer, guarded: Sequence[int]) -> int:
-        """Elements that the dimensions after the last guarded one span; too many where that is not known."""
-        total = 1
-        for d in range(guarded[-1] + 1 if guarded else 0, len(buffer.shape)):
-            n, s = buffer.shape[d], buffer.element_strides[d]
-            if not (isinstance(n, int) and isinstance(s, int)):
-                return PAD_ROW_LIMIT + 1
-            total += max(n - 1, 0) * abs(s)
-        return total
-
     def _with_pad_row(
-        self, buffer: Buffer, places: Sequence[Linear], strides: Sequence[Integer], guarded: Sequence[int], pad: Const,
-        row: int,
-    ) -> Access:  # fmt: skip
-        last = guarded[-1] + 1
-        terms, offset, _, _ = self._scaled(places[:last], strides[:last])
+        self, buffer: Buffer, index: Sequence[Index], shift: Shift, guarded: Sequence[int], pad: Const
+    ) -> Access | None:  # fmt: skip
+        """A pointer into the buffer, or to pad values where the place does not exist; None where those are too many.
+
+        It is one pointer for all rows of the register tile where the guards do not change with the row.
+        """
+        blocked = self.at.blocked
+        first, step, size = self.exchange(buffer, index, guarded, blocked, self.at.lane, self.at.rows)
+        if size > PAD_ROW_LIMIT:
+            return None
+        behind = {k: n for k, n in shift.items() if not (step and blocked and k == blocked.name)}
+        places, strides = [self.linear(i, behind) for i in index], [self.dim(s) for s in buffer.element_strides]
+        terms, offset, _, _ = self._scaled(places[:first], strides[:first])
         pointer = self._chain(Handle("%" + buffer_name(buffer.name), 0), terms, offset, buffer.dtype.bytes)
         guard, _ = self._guards(buffer, places, guarded)
         assert guard is not None
         at = max(pointer.depth, guard.depth)
-        name = self.pad_row(buffer.dtype, pad, row + self.v.lanes)
+        name = self.pad_row(buffer.dtype, pad, size + self.v.lanes)
         pointer = Handle(self.e.pure(at, f"select i1 {guard.text}, ptr {pointer.text}, ptr {name}"), at)
-        terms, offset, lane, vector = self._scaled(places[last:], strides[last:])
+        terms, offset, lane, vector = self._scaled(places[first:], strides[first:])
+        if step and blocked is not None:
+            offset = self.e.add(offset, step * shift.get(blocked.name, 0))
         return Access(self._chain(pointer, terms, offset, buffer.dtype.bytes), lane, vector)
+
+    def exchange(
+        self, buffer: Buffer, index: Sequence[Index], guarded: Sequence[int], blocked: Axis | None, lane: Axis | None,
+        rows: int,
+    ) -> tuple[int, int, int]:  # fmt: skip
+        """Where a pointer is exchanged for one to pad values: after how many dimensions, and what lies behind it.
+
+        That is the step from row to row of the register tile, where the guards do not change with the row, and the
+        number of elements that may be read in all.
+        """
+        first, step = guarded[-1] + 1, 0
+        if blocked is not None and not any(blocked.name in index[d].axes for d in guarded):
+            while first < len(index) and blocked.name in index[first].axes:
+                i, stride = index[first], buffer.element_strides[first]
+                forward = i.coefficient(blocked.name) * stride
+                if not (isinstance(forward, int) and forward > 0 and i.affine) or (lane and lane.name in i.axes):
+                    break
+                first, step = first + 1, step + forward
+        return first, step, row_elements(buffer, first) + step * (rows - 1)
 
     def pad_row(self, dtype: DType, pad: Const, elements: int) -> str:
         """A constant of pad values, shared by the accesses that need the same."""
@@ -306,6 +343,16 @@ def _memory_constant(pad: Const, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return str(int(bool(pad.value)))
     return constant_text(pad.value, dtype)
+
+
+def row_elements(buffer: Buffer, first: int) -> int:
+    """Elements that the dimensions from `first` on span; too many where that is not known."""
+    total = 1
+    for n, s in zip(buffer.shape[first:], buffer.element_strides[first:], strict=True):
+        if not (isinstance(n, int) and isinstance(s, int)):
+            return PAD_ROW_LIMIT + 1
+        total += max(n - 1, 0) * abs(s)
+    return total
 
 
 def _inside(index: Index, extent: Dim, extents: Extents) -> bool:

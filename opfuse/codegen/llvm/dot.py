@@ -196,7 +196,7 @@ class InnerLoops(Values):
             whole_step = at(self.e.sub(hi, lo))
             flat = self.e.loop(0, trips, 1, flat, lambda _, inside: whole_step(lo, inside))
         elif isinstance(lo, int) and isinstance(hi, int):
-            if s.axis.name in self.schedule.unroll:
+            if s.axis.name in self.schedule.unroll or s.axis.name in self.written_out:
                 for i in range(lo, hi, size):
                     flat = self.e.loop(i, i + 1, 1, flat, at(min(size, hi - i)))
             else:

@@ -13,12 +13,14 @@ from opfuse.codegen.llvm.emit import Emit, Int, Integer, Value
 from opfuse.codegen.llvm.passes import PassPlan
 from opfuse.codegen.llvm.vectors import Vectors
 from opfuse.ir.dims import Dim, Operation, Symbol
+from opfuse.ir.index import Index
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
 from opfuse.tile.program import Tile
 from opfuse.tile.schedule import Schedule
 
 Shift = Mapping[str, int]  # axis -> constant offset in elements
+Guarded = tuple[Index, Dim]  # an index that may leave its dimension, and the extent of that
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Frame:
         self.relative: dict[str, Integer] = {}
         self.at = POINT
         self.folded: tuple[Axis, int] | None = None  # a reduced axis, and how many of its rows are made together
-        self.clear = False  # no read of the running register tile leaves its buffer
+        self.inside: frozenset[Guarded] = frozenset()  # guarded indices that the running panel of rows proves inside
+        self.written_out: frozenset[str] = frozenset()  # loops that the running panel writes out
         self.pending: set[str] = set()  # kept tiles that the running pass makes itself
 
     def enter(self, axis: Axis, base: Integer, size: Integer) -> None:

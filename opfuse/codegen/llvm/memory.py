@@ -34,6 +34,8 @@ class Memory(Addresses):
         self, a: Access, stored: DType, dtype: DType, pad: Const | None, mask: Value | None, padded: bool
     ) -> Value:
         type_, lanes = MEMORY[dtype], self.v.lanes
+        if a.outside:
+            return self._outside(pad, dtype, stored)
         if a.offsets is None and a.lane == 0 and a.mask is None:
             pointer = a.pointer
             if a.guard is not None and pad is not None:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from opfuse.codegen.llvm.analysis import may_alias
-from opfuse.codegen.llvm.borders import Borders
+from opfuse.codegen.llvm.borders import Borders, Stretch
 from opfuse.codegen.llvm.dot import Body, identity
 from opfuse.codegen.llvm.emit import Int, Integer, Value
-from opfuse.codegen.llvm.frame import POINT, RegisterTile
+from opfuse.codegen.llvm.frame import POINT, Guarded, RegisterTile
 from opfuse.codegen.llvm.passes import Keep, Pass
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Store, Tile, gathers, operands
@@ -39,41 +39,44 @@ class Rows(Borders):
             self._columns(p, 1, results)
             return
         axis, rest = rows[0], rows[1:]
+        size = self.block[axis.name].size
         blocked = axis == p.blocked
-        panels = self.row_panels(self.block[axis.name].size, p.register[0]) if blocked else None
-        for lo, hi, n in panels or [(0, self.block[axis.name].size, 1)]:
+        stretches = self.stretches(p, self.row_panels(size, p.register[0])) if blocked else [Stretch(0, size, 1)]
+        for s in stretches:
 
-            def step(i: Integer, carried: list[Value], n: int = n) -> Sequence[Value]:
+            def step(i: Integer, carried: list[Value], s: Stretch = s) -> Sequence[Value]:
                 self.relative[axis.name] = i
                 if blocked:
-                    self._panel(p, n, results)
+                    self._panel(p, s, results)
                 else:
                     self._rows(p, rest, results)
                 return carried
 
-            self.e.loop(lo, hi, n, [], step)
+            self.e.loop(s.lo, s.hi, s.rows, [], step)
         self.relative[axis.name] = 0
 
-    def _panel(self, p: Pass, rows: int, results: list[tuple[Tile, Value]]) -> None:
-        """A panel of rows, in two copies where windows may leave their buffers: with guards and without."""
-        blocked, clear = p.blocked, self.clear_of_borders(p, rows)
-        if clear is None or blocked is None:
-            self._columns(p, rows, results)
-            return
+    def _panel(self, p: Pass, s: Stretch, results: list[tuple[Tile, Value]]) -> None:
+        """A panel of rows, in two copies where it asks whether its windows leave their buffers."""
+        blocked = p.blocked
+        assert blocked is not None
+        self.inside, self.written_out = s.inside, s.written_out
+        if not s.asks:
+            self._columns(p, s.rows, results)
+        else:
 
-        def copy(unguarded: bool) -> Callable[[], None]:
-            def run() -> None:
-                place = self.relative[blocked.name]
-                if isinstance(place, Int):  # what depends on the row is worked out in the copy that needs it
-                    self.relative[blocked.name] = place._replace(depth=self.e.depth)
-                self.clear = unguarded
-                self._columns(p, rows, results)
-                self.clear = False
-                self.relative[blocked.name] = place
+            def copy(inside: frozenset[Guarded]) -> Callable[[], None]:
+                def run() -> None:
+                    place = self.relative[blocked.name]
+                    if isinstance(place, Int):  # what depends on the row is worked out in the copy that needs it
+                        self.relative[blocked.name] = place._replace(depth=self.e.depth)
+                    self.inside = inside
+                    self._columns(p, s.rows, results)
+                    self.relative[blocked.name] = place
 
-            return run
+                return run
 
-        self.e.when(clear, copy(True), copy(False))
+            self.e.when(self.stays_inside(p, s.asks, s.rows), copy(s.asks), copy(frozenset()))
+        self.inside, self.written_out = frozenset(), frozenset()
 
     # ---- lanes, and reduced rows around them -----------------------------------------------------------------------
     def _columns(self, p: Pass, rows: int, results: list[tuple[Tile, Value]]) -> None:
