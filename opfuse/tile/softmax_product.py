@@ -144,13 +144,11 @@ class Search:
         """Why a selection is more than zeros in place of NaN; None where it is just that."""
         text = "chooses between the softmax and something else than 0 where it is NaN"
         condition = self.point(self.read(point, c))
-        if isinstance(condition, Refusal):
-            return condition
-        match condition.structure.body:
-            case Apply("isnan", (Operand(k),), _):
-                same = self.source(self.read(condition, k)) == self.source(self.read(point, b))
-            case _:
-                same = False
+        same = False
+        if isinstance(condition, Point):
+            match condition.structure.body:
+                case Apply("isnan", (Operand(k),), _):
+                    same = self.source(self.read(condition, k)) == self.source(self.read(point, b))
         zero = self.graph.constants.get(self.source(self.read(point, a)).value)
         if not same or zero is None or zero.any():
             return _refused("softmax-selected", text, point.node)
