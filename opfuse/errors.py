@@ -53,12 +53,14 @@ class UnsupportedOperator:
     """One entry of `UnsupportedOperators`: the user's node, its operator as "domain::Name-opset", and why not.
 
     `needs` names inputs of the model whose numbers shapes depend on: with them as constants the node may be supported.
+    `by_shapes`: with numbers for the open dimensions of the inputs it may be.
     """
 
     node: str
     op: str
     reason: str
     needs: tuple[str, ...] = ()
+    by_shapes: bool = False
 
     def __str__(self) -> str:
         return f"{self.node}: {self.op}: {self.reason}"
@@ -75,6 +77,11 @@ class UnsupportedOperators(OpfuseError):
         count = f"{len(entries)} node{'s' if len(entries) != 1 else ''}"
         lines = "".join(f"\n  {entry}" for entry in entries)
         super().__init__(f"{model}: {count} cannot be imported:{lines}\n{self.way_out}", code)
+
+    @property
+    def by_shapes(self) -> bool:
+        """Whether nothing but open dimensions stands in the way."""
+        return all(e.by_shapes for e in self.entries)
 
 
 class InputError(OpfuseError):

@@ -49,11 +49,10 @@ class PreparedModel(BackendRep):
         while True:
             try:
                 self.executable = self._for(feeds)
-                break
+                outputs = self.executable({n: a for n, a in feeds.items() if n not in self._fixed})
+                return namedtupledict("Outputs", list(outputs))(*outputs.values())
             except UnsupportedOperators as error:  # with those numbers known, others turn out to be needed
                 self._fixed += _inputs_to_fix(error)
-        outputs = self.executable({n: a for n, a in feeds.items() if n not in self._fixed})
-        return namedtupledict("Outputs", list(outputs))(*outputs.values())
 
     def _named(self, inputs: Any) -> Iterable[tuple[str, Any]]:
         if isinstance(inputs, Mapping):
@@ -82,9 +81,10 @@ class PreparedModel(BackendRep):
 
 def _inputs_to_fix(error: UnsupportedOperators) -> tuple[str, ...]:
     """Inputs that decide shapes; the error itself where it has another reason too."""
-    if not all(e.needs for e in error.entries):
+    needed = tuple(dict.fromkeys(n for e in error.entries for n in e.needs))
+    if not needed or not all(e.needs or e.by_shapes for e in error.entries):
         raise error
-    return tuple(dict.fromkeys(n for e in error.entries for n in e.needs))
+    return needed
 
 
 def _with_constants(model: ModelProto, values: Mapping[str, np.ndarray]) -> ModelProto:
@@ -106,7 +106,7 @@ class OpfuseBackend(Backend):
         try:
             load(model)
         except UnsupportedOperators as error:
-            return cls.supports_device(device) and all(e.needs for e in error.entries)
+            return cls.supports_device(device) and all(e.needs or e.by_shapes for e in error.entries)
         except OpfuseError:
             return False
         return cls.supports_device(device)

@@ -17,8 +17,10 @@ from opfuse.codegen.llvm.entry import entry_functions
 from opfuse.codegen.llvm.jit import assemble, compile_object
 from opfuse.codegen.llvm.printer import PrintedPhase, print_program
 from opfuse.decision import Decision, Ledger, Refusal
-from opfuse.errors import ModelError, OpfuseError, OptionError
+from opfuse.errors import ModelError, OpfuseError, OptionError, UnsupportedOperators
 from opfuse.frontends.onnx.load import load as load_onnx
+from opfuse.frontends.onnx.model_file import SourceModel, read
+from opfuse.frontends.onnx.open_model import OpenModel
 from opfuse.fuse.grouping import Group, group, kernel_decision
 from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel, why_on_host
 from opfuse.ir.graph import Graph, user_names
@@ -75,17 +77,31 @@ def compile(model: Any, *, threads: int | None = None, shapes: Mapping[str, Sequ
 def imported(model: Any, shapes: Mapping[str, Sequence[int]]) -> Graph:
     """The graph, its dimensions open even where `shapes` bind them all: a later call may bring others.
 
-    They are fixed where `shapes` leave some open, do not fit (the error says how), or are needed to import the model.
+    They are fixed where `shapes` leave some open or do not fit (the error says how).
     """
+    source = read(model)
     if not shapes:
-        return load_onnx(model)
+        return open_where_needed(source)
     try:
-        graph = load_onnx(model)
+        graph = open_where_needed(source)
         interface = Interface.of(graph)
         bound = interface.bindings(shapes)
     except OpfuseError:
-        return load_onnx(model, shapes)
-    return graph if all(s in bound for s in interface.symbols) else load_onnx(model, shapes)
+        return load_onnx(source, shapes)
+    return graph if all(s in bound for s in interface.symbols) else open_where_needed(source, shapes)
+
+
+def open_where_needed(source: SourceModel, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """The imported graph; where open dimensions alone forbid that, one that is imported for each set of shapes."""
+    try:
+        return load_onnx(source, shapes)
+    except UnsupportedOperators as error:
+        if not error.by_shapes:
+            raise
+        graph = OpenModel(source, shapes)
+        if not graph.symbols:
+            raise
+        return graph
 
 
 def names(given: Iterable[str]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,8 @@ class Node:
 
 class Graph:
     """Mutable; `nodes` is always in a topological order as long as edits go through the methods."""
+
+    is_open: ClassVar[bool] = False  # whether the nodes are there only once `bind` has numbers for the symbols
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name

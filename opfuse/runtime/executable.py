@@ -241,7 +241,10 @@ class Executable:
     def save(self, path: str | Path) -> None:
         """Write a compiled file (.opf) that `opfuse.load` reads. ArtifactError where it cannot be written."""
         _ = self.model  # says what is missing where nothing is compiled yet
-        write_archive(Path(path), self.interface, self.options, self._variants, self.reference_graph())
+        graph = self.reference_graph()
+        if graph is not None and graph.is_open:  # a file keeps one graph: that of the one variant, where there is one
+            graph = self._specialised(graph, *self._variants) if len(self._variants) == 1 else None
+        write_archive(Path(path), self.interface, self.options, self._variants, graph)
 
 
 def specialise(graph: Graph, variant: Variant) -> Graph:

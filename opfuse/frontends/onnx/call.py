@@ -24,15 +24,18 @@ from opfuse.ir.dims import Dim
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 
+GIVE_SHAPES = "give the shapes of the inputs"
+
 
 class Unsupported(Exception):
     """An import function declines a node; the text says what about it is not supported.
 
-    `needs` are inputs of the model: were they constants, the node might be supported.
+    `needs` are inputs of the model: were they constants, the node might be supported. `by_shapes`: were the dimensions
+    of the inputs numbers, it might be.
     """
 
-    def __init__(self, text: str, needs: Sequence[str] = ()) -> None:
-        self.needs = tuple(needs)
+    def __init__(self, text: str, needs: Sequence[str] = (), by_shapes: bool = False) -> None:
+        self.needs, self.by_shapes = tuple(needs), by_shapes
         super().__init__(text)
 
 
@@ -100,7 +103,7 @@ class Call:
         if known is None:
             array = self.contents.array(value)
             if array is None or not np.issubdtype(array.dtype, np.integer):
-                raise Unsupported(f"its input {self._name(k)!r} holds numbers that depend on data", self.behind(value))
+                self._depends(k, "holds numbers that depend on data")
             return tuple(int(d) for d in array.reshape(-1))
         return tuple(known.reshape(-1))
 
@@ -108,7 +111,7 @@ class Call:
         """As `dims`, where symbols do not help: axes, for example."""
         found = self.dims(k)
         if not all(isinstance(d, int) for d in found):
-            self.unsupported(f"its input {self._name(k)!r} holds numbers that depend on input shapes")
+            self.needs_shapes(f"its input {self._name(k)!r} holds numbers that depend on input shapes")
         return tuple(int(d) for d in found)  # type: ignore[arg-type]
 
     def constant(self, k: int) -> np.ndarray:
@@ -116,9 +119,16 @@ class Call:
         self.contents.fix_defaults(self.input(k))
         array = self.contents.array(self.input(k))
         if array is None:
-            value = self.input(k)
-            raise Unsupported(f"its input {self._name(k)!r} is not a constant", self.behind(value))
+            self._depends(k, "is not a constant")
         return array
+
+    def _depends(self, k: int, problem: str) -> NoReturn:
+        """Decline for numbers of input k that are not known: by inputs that they follow from, or by open dimensions."""
+        behind = self.behind(self.input(k))
+        text = f"its input {self._name(k)!r} {problem}"
+        if behind:
+            raise Unsupported(text, behind)
+        self.needs_shapes(text)
 
     def item(self, k: int) -> Any:
         """The one element of constant input k, as Python's own number."""
@@ -129,13 +139,7 @@ class Call:
 
     def behind(self, value: str) -> tuple[str, ...]:
         """Inputs of the model that a value follows from, in order."""
-        found, stack = {value}, [value]
-        while stack:
-            producer = self.graph.producer(stack.pop())
-            new = {i for i in producer.reads if i not in found} if producer is not None else set()
-            found |= new
-            stack += new
-        return tuple(i for i in self.graph.inputs if i in found)
+        return inputs_behind(self.graph, value)
 
     def _name(self, k: int) -> str:
         return str(self.node.input[k])
@@ -227,3 +231,18 @@ class Call:
 
     def unsupported(self, reason: str) -> NoReturn:
         raise Unsupported(reason)
+
+    def needs_shapes(self, reason: str) -> NoReturn:
+        """Decline as long as dimensions are open: the import is tried again when they are numbers."""
+        raise Unsupported(f"{reason}; {GIVE_SHAPES}", by_shapes=True)
+
+
+def inputs_behind(graph: Graph, value: str) -> tuple[str, ...]:
+    """Inputs of the model that a value follows from, in order."""
+    found, stack = {value}, [value]
+    while stack:
+        producer = graph.producer(stack.pop())
+        new = {i for i in producer.reads if i not in found} if producer is not None else set()
+        found |= new
+        stack += new
+    return tuple(i for i in graph.inputs if i in found)

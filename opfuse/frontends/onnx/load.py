@@ -16,7 +16,7 @@ from onnx import ModelProto, NodeProto, defs
 
 from opfuse.errors import InputError, ModelError, UnsupportedOperator, UnsupportedOperators
 from opfuse.frontends.onnx import imports
-from opfuse.frontends.onnx.call import Call, InvalidNode, Unsupported
+from opfuse.frontends.onnx.call import GIVE_SHAPES, Call, InvalidNode, Unsupported, inputs_behind
 from opfuse.frontends.onnx.equal_dims import EqualDims
 from opfuse.frontends.onnx.functions import Inlined, branch, function_body, has_function
 from opfuse.frontends.onnx.imports.definition import Import
@@ -40,17 +40,16 @@ _WAYS_OUT = {
     "external-data-truncated": "export or download the file with the weights again",
 }
 _CONTROL_FLOW = ("If", "Loop", "Scan")
-GIVE_SHAPES = "give the shapes of the inputs"
 
 
-def load(model: str | os.PathLike[str] | bytes | ModelProto,
+def load(model: str | os.PathLike[str] | bytes | ModelProto | SourceModel,
          shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:  # fmt: skip
     """The model as a graph. `shapes` fixes the shapes of inputs; dimensions that are not fixed stay symbols.
 
     Initialisers that are inputs too become inputs with a default, unless a shape in the model depends on their numbers:
     those are constants. Raises ModelError, UnsupportedOperators, or InputError for `shapes` that do not fit.
     """
-    source = read(model)
+    source = model if isinstance(model, SourceModel) else read(model)
     missing = list[UnsupportedOperator]()
     inputs = _input_types(source, missing)
     initialisers = _initialisers(source)
@@ -61,6 +60,23 @@ def load(model: str | os.PathLike[str] | bytes | ModelProto,
         except EqualDims as found:  # each turn removes one symbol
             equal = {name: _substitute(d, {found.symbol: found.value}) for name, d in equal.items()}
             equal[found.symbol] = found.value
+
+
+def declared_inputs(
+    source: SourceModel, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[TensorType, np.ndarray | None]]:
+    """Inputs with their types and defaults, before any node is looked at; `shapes` as in `load`."""
+    missing = list[UnsupportedOperator]()
+    types = _input_types(source, missing)
+    if missing:
+        raise UnsupportedOperators(source.name, missing)
+    defaults = _initialisers(source)
+    types = _substituted(types, _fixed_symbols(types, shapes))
+    return {n: (_with_default(t, defaults.get(n)), defaults.get(n)) for n, t in types.items()}
+
+
+def _with_default(type_: TensorType, default: np.ndarray | None) -> TensorType:
+    return type_ if default is None else TensorType(type_.dtype, default.shape)
 
 
 # ---- what stands around the nodes ----------------------------------------------------------------------------------
@@ -215,14 +231,11 @@ class _Walk:
             if type_ is None:
                 self.values[value.name] = None
                 continue
-            if default is not None:
-                if default.dtype != type_.dtype.numpy:
-                    raise self._fail(
-                        f"initialiser {value.name!r} is {default.dtype}, and is declared {type_.dtype.value}",
-                        "ill-typed",
-                    )
-                type_ = TensorType(type_.dtype, default.shape)
-            self.graph.add_input(value.name, type_, default)
+            if default is not None and default.dtype != type_.dtype.numpy:
+                raise self._fail(
+                    f"initialiser {value.name!r} is {default.dtype}, and is declared {type_.dtype.value}", "ill-typed"
+                )
+            self.graph.add_input(value.name, _with_default(type_, default), default)
             self._name(value.name, value.name)
         for name, array in self.initialisers.items():
             if name not in self.values:
@@ -241,7 +254,7 @@ class _Walk:
             if inlined is not None:
                 self._import_inlined(node, inlined, opsets)
                 return
-            self.missing += _without_import(opsets, node)
+            self.missing += self._why_none(node, opsets)
         if row is None or not is_known:
             self.values |= dict.fromkeys((o for o in node.output if o), None)
             return
@@ -253,13 +266,13 @@ class _Walk:
             self._check_types(node, inputs, opsets)
             results = row.function(call)
         except Unsupported as reason:
-            self._decline(node, opsets, str(reason), reason.needs)
+            self._decline(node, opsets, str(reason), reason.needs, reason.by_shapes)
         except InvalidNode as error:
             raise self._fail(str(error), error.code, node) from error
         except ValueError as error:  # the shape rule of an IR operator, or of a resolved attribute
             if not any(isinstance(d, SymbolicDim) for i in inputs if i for d in self.graph.types[i].shape):
                 raise self._fail(_without_node(str(error)), "ill-typed", node) from error
-            self._decline(node, opsets, f"{_without_node(str(error))}; {GIVE_SHAPES}")
+            self._decline(node, opsets, f"{_without_node(str(error))}; {GIVE_SHAPES}", by_shapes=True)
         else:
             self._name_results(node, results if isinstance(results, tuple) else (results,))
 
@@ -280,10 +293,23 @@ class _Walk:
         for inner in inlined.nodes:
             self._import(inner, {**opsets, **inlined.opsets})
 
+    def _why_none(self, node: NodeProto, opsets: Mapping[str, int]) -> list[UnsupportedOperator]:
+        """What stands in the way of a node without an import; of an `If` on shapes nothing but the open dimensions."""
+        if node.op_type != "If" or not node.input:
+            return list(_without_import(opsets, node))
+        condition = self.values[node.input[0]]
+        if condition is None:  # what it follows from was declined: nothing is known of the branches yet
+            return []
+        if inputs_behind(self.graph, condition) or not self.graph.symbols:
+            return list(_without_import(opsets, node))
+        reason = f"its condition depends on input shapes; {GIVE_SHAPES}"
+        return [UnsupportedOperator(node_name(node), _operator_text(opsets, node), reason, by_shapes=True)]
+
     def _decline(
-        self, node: NodeProto, opsets: Mapping[str, int], reason: str, needs: Sequence[str] = ()
+        self, node: NodeProto, opsets: Mapping[str, int], reason: str, needs: Sequence[str] = (),
+        by_shapes: bool = False,
     ) -> None:  # fmt: skip
-        entry = UnsupportedOperator(node_name(node), _operator_text(opsets, node), reason, tuple(needs))
+        entry = UnsupportedOperator(node_name(node), _operator_text(opsets, node), reason, tuple(needs), by_shapes)
         self.missing.append(entry)
         self.values |= dict.fromkeys((o for o in node.output if o), None)
 

@@ -132,13 +132,11 @@ def _resample_structure(call: Call) -> Structure:
 
 
 def _resample_array(attrs: Mapping[str, Any], x: Any, *tables: Any) -> Any:
-    """Axis after axis as a product with a matrix of the weights."""
+    """Axis after axis. Elements that no tap reads stay out: a NaN must not spread through weights of zero."""
     for k, axis in enumerate(attrs["axes"]):
-        places, weights = tables[2 * k], tables[2 * k + 1]
-        mixing = np.zeros((places.shape[1], x.shape[axis]), x.dtype)
-        for t in range(places.shape[0]):
-            np.add.at(mixing, (np.arange(places.shape[1]), places[t]), weights[t].astype(x.dtype))
-        x = np.moveaxis(np.tensordot(mixing, x, (1, axis)), 0, axis)
+        places, weights = tables[2 * k], tables[2 * k + 1].astype(x.dtype)
+        read = np.moveaxis(x, axis, 0)[places]  # [taps, size, other axes...]
+        x = np.moveaxis(np.einsum("ts,ts...->s...", weights, read), 0, axis)
     return x
 
 
@@ -170,6 +168,7 @@ _RESAMPLE = Operator(
         Sample(((1, 3, 4, 5), *_LOW, *_ONE), {"axes": (1, 2)}),
         Sample(((1, 2, 3, 4), *_LOW, *_ONE), {"axes": (2, 3)}),
         Sample((np.array([[1, 2, np.float16(0.5)]], np.float16), *_LOW), {"axes": (1,)}),
+        Sample((np.array([[1, 2, np.nan], [np.inf, 1, 0]], np.float32), *_LOW), {"axes": (1,)}),
     ),
 )
 

@@ -107,7 +107,7 @@ def _diagonal(call: Call, value: str, labels: Labels, first: int, second: int) -
     rest = [k for k in range(len(labels)) if k not in (first, second)]
     extent = call.shape(value)[first]
     if not isinstance(extent, int):
-        call.unsupported(f"its diagonal of extent {extent} is not known; give the shapes of the inputs")
+        call.needs_shapes(f"its diagonal of extent {extent} is not known")
     head = [call.shape(value)[k] for k in rest]
     flat = call.reshape(call.transpose(value, [*rest, first, second]), [*head, extent * extent])
     starts, steps = (0,) * (len(head) + 1), (*(1,) * len(head), extent + 1)

@@ -73,7 +73,7 @@ def eye_like(call: Call) -> str:
         raise InvalidNode(f"its input has rank {call.rank(x)}, and must have rank 2")
     rows, columns = call.shape(x)
     if not isinstance(rows, int) or not isinstance(columns, int):
-        call.unsupported("its shape depends on input shapes; give the shapes of the inputs")
+        call.needs_shapes("its shape depends on input shapes")
     found = call.attribute("dtype")
     dtype = element_type(found.i) if found is not None else call.dtype(x)
     return call.graph.add_constant(np.eye(rows, columns, call.int_attribute("k", 0)).astype(dtype.numpy))

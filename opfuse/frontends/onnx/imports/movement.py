@@ -49,8 +49,7 @@ def squeeze(call: Call) -> str:
     shape, given = call.shape(x), _given_axes(call)
     if given is None:
         if unknown := [d for d in shape if isinstance(d, SymbolicDim)]:
-            call.unsupported(f"it drops all dimensions of size 1, and whether {unknown[0]} is 1 is not known; "
-                             "give the shapes of the inputs")  # fmt: skip
+            call.needs_shapes(f"it drops all dimensions of size 1, and whether {unknown[0]} is 1 is not known")
         axes: tuple[int, ...] = tuple(k for k, d in enumerate(shape) if d == 1)
     else:
         axes = call.axes(given, len(shape))
@@ -169,9 +168,7 @@ def _equal_parts(call: Call, extent: Dim, count: int) -> list[Dim]:
     if size * count == extent:
         return [size] * count
     if not isinstance(extent, int):
-        call.unsupported(
-            f"whether {extent} divides into {count} equal parts is not known; give the shapes of the inputs"
-        )
+        call.needs_shapes(f"whether {extent} divides into {count} equal parts is not known")
     if call.version < 18:
         raise InvalidNode(f"{extent} elements do not divide into {count} equal parts")
     size = ceildiv(extent, count)
@@ -215,7 +212,7 @@ def _pad(call: Call, pads: Sequence[Dim], value: float) -> str:
     if mode not in ("constant", "reflect", "edge"):
         call.unsupported(f"mode {mode!r} is not supported")
     if not all(isinstance(p, int) for p in pads):
-        call.unsupported("its pads depend on input shapes; give the shapes of the inputs")
+        call.needs_shapes("its pads depend on input shapes")
     return call.emit("pad", [x], pads=tuple(pads), mode=mode, value=value)
 
 

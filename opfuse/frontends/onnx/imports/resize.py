@@ -70,7 +70,7 @@ def _moves(s: Stretch, mode: str) -> bool:
 
 def _numbers(call: Call, axis: int, s: Stretch) -> tuple[int, int, Fraction]:
     if s.numbers is None:
-        call.unsupported(f"its places along axis {axis} depend on the extent {s.extent}; give the shapes of the inputs")
+        call.needs_shapes(f"its places along axis {axis} depend on the extent {s.extent}")
     return s.numbers
 
 
@@ -140,7 +140,7 @@ def _by_policy(call: Call, shape: Sequence[Dim], sizes: Sequence[Dim], policy: s
         raise InvalidNode(f"its attribute 'keep_aspect_ratio_policy' is {policy!r}")
     pairs = [(d, n) for d, n in zip(shape, sizes, strict=True) if isinstance(d, int) and isinstance(n, int) and d]
     if len(pairs) != len(shape):
-        call.unsupported("keep_aspect_ratio_policy needs extents that are known; give the shapes of the inputs")
+        call.needs_shapes("keep_aspect_ratio_policy needs extents that are known")
     scale = (min if policy == "not_larger" else max)(Fraction(n, d) for d, n in pairs)
     return [Stretch(d, math.floor(d * scale + HALF), scale) for d, _ in pairs]
 

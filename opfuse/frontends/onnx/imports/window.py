@@ -47,9 +47,7 @@ def _pads(call: Call, extents: Sequence[Dim], kernel: Sequence[int], strides: Se
     for d, k, s, dilation in zip(extents, kernel, strides, dilations, strict=True):
         total = maximum((ceildiv(d, s) - 1) * s + (k - 1) * dilation + 1 - d, 0)
         if not isinstance(total, int):
-            call.unsupported(
-                f"auto_pad={mode} with stride {s} depends on the extent {d}; give the shapes of the inputs"
-            )
+            call.needs_shapes(f"auto_pad={mode} with stride {s} depends on the extent {d}")
         small, large = total // 2, total - total // 2
         begins.append(small if mode == "SAME_UPPER" else large)
         ends.append(large if mode == "SAME_UPPER" else small)
@@ -64,7 +62,7 @@ def _kernel(call: Call, w: str, rank: int) -> tuple[int, ...]:
         raise InvalidNode(f"its weight has rank {len(shape)}, and its input has rank {rank}")
     kernel = [d for d in shape[2:] if isinstance(d, int)]
     if len(kernel) != rank - 2:
-        call.unsupported("the kernel's extents are not known; give the shapes of the inputs")
+        call.needs_shapes("the kernel's extents are not known")
     given = call.ints_attribute("kernel_shape")
     if given is not None and given != tuple(kernel):
         raise InvalidNode(f"its attribute 'kernel_shape' is {list(given)}, and its weight has {kernel}")
@@ -110,7 +108,7 @@ def _transposed_pads(call: Call, extents: Sequence[Dim], targets: Sequence[Dim],
     for d, target, span, s, e in zip(extents, targets, spans, strides, extra, strict=True):
         total = (d - 1) * s + e + span - target
         if not isinstance(total, int):
-            call.unsupported(f"its pads depend on the extent {d}; give the shapes of the inputs")
+            call.needs_shapes(f"its pads depend on the extent {d}")
         after.append(e + max(-total, 0))
         total = max(total, 0)
         small, large = total // 2, total - total // 2
