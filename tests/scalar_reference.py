@@ -30,6 +30,8 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "max": np.maximum, "min": np.minimum, "neg": np.negative, "abs": np.abs, "sign": np.sign,
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
     "erf": np.vectorize(math.erf, otypes=[np.float64]), "tanh": np.tanh, "sigmoid": _sigmoid,
+    "expm1": np.expm1, "log1p": np.log1p,
+    "normcdf": np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2)), otypes=[np.float64]),
     "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "rint": np.rint,
     "lt": np.less, "le": np.less_equal, "eq": np.equal, "gt": np.greater, "ge": np.greater_equal, "ne": np.not_equal,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.bitwise_not,

@@ -104,8 +104,11 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("neg", 1, kinds="fi"), Function("abs", 1, kinds="fi"), Function("sign", 1, kinds="fi"),
         Function("exp", 1, cost=9, ulps=4), Function("log", 1, cost=12, ulps=4, absolute=True),
         Function("sqrt", 1, cost=4, ulps=1), Function("rsqrt", 1, cost=6, ulps=3),
-        Function("erf", 1, cost=14, ulps=8), Function("tanh", 1, cost=14, ulps=6),
+        Function("erf", 1, cost=14, ulps=6), Function("tanh", 1, cost=14, ulps=6),
         Function("sigmoid", 1, cost=12, ulps=4),
+        Function("expm1", 1, cost=11, ulps=4),                # exp(x) - 1 with the digits of a small x
+        Function("log1p", 1, cost=16, ulps=4),                # log(1 + x), likewise
+        Function("normcdf", 1, cost=28, ulps=5),              # (1 + erf(x / sqrt 2)) / 2, with the digits of its tail
         Function("sin", 1, cost=16, ulps=4, absolute=True), Function("cos", 1, cost=16, ulps=4, absolute=True),
         Function("floor", 1), Function("ceil", 1), Function("rint", 1),        # rint: half to even
         Function("lt", 2, BOOL, "fi"), Function("le", 2, BOOL, "fi"), Function("eq", 2, BOOL, "fib"),

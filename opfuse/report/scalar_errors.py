@@ -10,10 +10,12 @@ the jump, the error is the size of the jump.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import erf as _erf
+from math import erfc as _erfc
 from typing import Any
 
 import numpy as np
@@ -183,6 +185,10 @@ def _error_function(x: np.ndarray) -> Any:
     return np.vectorize(_erf, otypes=[np.float64])(x) if x.size else np.asarray(x, np.float64)
 
 
+def _normal_distribution(x: np.ndarray) -> Any:
+    return np.vectorize(lambda v: 0.5 * _erfc(v * -math.sqrt(0.5)), otypes=[np.float64])(x) if x.size else _number(x)
+
+
 def _of_truth(of_bools: Callable[..., Any], of_bits: Callable[..., Any]) -> Callable[..., Any]:
     """The function of truth values, or bit by bit of integers."""
     return lambda *args: (of_bits if all(a.dtype.kind in "iu" for a in args) else of_bools)(*args)
@@ -216,8 +222,10 @@ IN_FLOAT64: Mapping[str, Callable[..., Any]] = {
     "pow": _float_or_integer(lambda a, b: np.power(_number(a), b), lambda a, b: np.power(a, np.maximum(b, 0))),
     "neg": _plain(lambda a: -a), "abs": _plain(np.abs), "sign": _plain(np.sign), "exp": _plain(np.exp),
     "log": _plain(np.log), "sqrt": _plain(np.sqrt), "rsqrt": _plain(lambda a: 1 / np.sqrt(a)),
-    "erf": _plain(_error_function), "tanh": _plain(np.tanh), "sigmoid": _plain(_sigmoid), "sin": _plain(np.sin),
-    "cos": _plain(np.cos), "floor": _plain(np.floor), "ceil": _plain(np.ceil), "rint": _plain(np.rint),
+    "erf": _plain(_error_function), "tanh": _plain(np.tanh), "sigmoid": _plain(_sigmoid),
+    "expm1": _plain(np.expm1), "log1p": _plain(np.log1p), "normcdf": _plain(_normal_distribution),
+    "sin": _plain(np.sin), "cos": _plain(np.cos),
+    "floor": _plain(np.floor), "ceil": _plain(np.ceil), "rint": _plain(np.rint),
     "lt": _plain(lambda a, b: a < b), "le": _plain(lambda a, b: a <= b), "eq": _plain(lambda a, b: a == b),
     "gt": _plain(lambda a, b: a > b), "ge": _plain(lambda a, b: a >= b), "ne": _plain(lambda a, b: a != b),
     "and": _plain(_of_truth(np.logical_and, np.bitwise_and)), "or": _plain(_of_truth(np.logical_or, np.bitwise_or)),

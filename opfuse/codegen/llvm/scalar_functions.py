@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from opfuse.codegen.llvm import vector_math
+from opfuse.codegen.llvm import relative_math, vector_math
 from opfuse.codegen.llvm.emit import Value
 from opfuse.codegen.llvm.vectors import HALVES, Vectors
 from opfuse.decision import Refusal
@@ -148,7 +148,9 @@ EMITTERS: Mapping[str, Emitter] = {
     "neg": lambda v, x: v.negative(x[0]), "abs": lambda v, x: v.absolute(x[0]), "sign": _sign,
     "exp": _unary(vector_math.exp), "log": _unary(vector_math.log), "sqrt": lambda v, x: v.intrinsic("sqrt", x[0]),
     "rsqrt": _rsqrt, "erf": _unary(vector_math.erf), "tanh": _unary(vector_math.tanh),
-    "sigmoid": _unary(vector_math.sigmoid), "sin": _unary(vector_math.sin), "cos": _unary(vector_math.cos),
+    "sigmoid": _unary(relative_math.sigmoid), "expm1": _unary(relative_math.expm1),
+    "log1p": _unary(relative_math.log1p), "normcdf": _unary(relative_math.normcdf),
+    "sin": _unary(vector_math.sin), "cos": _unary(vector_math.cos),
     "floor": lambda v, x: v.floor(x[0]), "ceil": lambda v, x: v.floor(x[0], up=True),
     "rint": lambda v, x: v.nearest(x[0]),
     **{name: _compare(name) for name in ("lt", "le", "eq", "gt", "ge", "ne")},

@@ -1,72 +1,60 @@
-"""exp, log, tanh, erf, sigmoid, sin, cos, pow as vector arithmetic: no call of a math library.
+"""exp, log, tanh, erf, sin, cos, pow as vector arithmetic: no call of a math library.
 
 Bounds are largest errors in units in the last place (ulp) over the stated range; the tests measure them.
 
     function       f32             f64             notes
     exp            1.5             1.5             overflow gives inf, underflow goes through the denormals to 0
     log            1.5             1.5             0 gives -inf, a negative number NaN; denormals are exact
-    tanh           6               2
-    erf            8               3               like tanh never beyond 1, and 1 far out
-    sigmoid        3               3
+    tanh           4.5 (plain: 6)  2
+    erf            4.5 (plain: 6)  3               like tanh never beyond 1, and 1 far out
     sin, cos       1               2               f32: |x| < 2^40 (computed in f64); f64: |x| < 2^30; plain: |x| < 2^27
     rsqrt          1.5             1.5
     pow            1               2 + 4 |y log x| f32 is computed in f64
 
 Coefficients were fitted with mpmath: Chebyshev interpolation for the polynomials, reweighted least squares for the
-rational functions.
+rational functions, whose rounding to f32 was then searched for the smallest error of the whole evaluation.
 """
 
 from __future__ import annotations
 
 from opfuse.codegen.llvm.emit import Value
 from opfuse.codegen.llvm.vectors import Vectors
+from opfuse.codegen.polynomials import (
+    EXP_F32,
+    EXP_F64,
+    LN2_HIGH_F32,
+    LN2_HIGH_F64,
+    LN2_LOW_F32,
+    LN2_LOW_F64,
+    LOG2_E,
+    LOG_F32,
+    LOG_F64,
+)
 from opfuse.ir.types import DType
 
 INF = float("inf")
 NAN = float("nan")
-LOG2_E = 1.4426950408889634
-LN2_HIGH_F32, LN2_LOW_F32 = 0.693359375, -2.12194440e-4  # the high part has 9 bits: n * it is exact
-LN2_HIGH_F64, LN2_LOW_F64 = 0.6931471803691238, 1.9082149292705877e-10
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591815e-33)
 
-EXP_F32 = (0.5, 0.16666573381900845, 0.04166655011030512, 0.008363773874405574, 0.0013926926614021907)
-EXP_F64 = (
-    0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333325544, 0.0013888888888883327, 0.00019841269876864356,
-    2.4801587327007187e-05, 2.755725283351691e-06, 2.75572718102198e-07, 2.5106274733573296e-08, 2.0915442297780116e-09,
-)  # fmt: skip
-LOG_F32 = (
-    0.33333331180030046, -0.24999996957950882, 0.200007157488921, -0.16667802319501254, 0.1424905764569748,
-    -0.12425687331451106, 0.1168541992348674, -0.11479733846637635, 0.06971611471451178,
-)  # fmt: skip
-LOG_F64 = (
-    0.666666666666667, 0.3999999999989607, 0.28571428627528794, 0.22222210881932927, 0.1818290749767122,
-    0.1533111258796017, 0.1462395660821188,
-)  # fmt: skip
 # tanh(x) / x in x^2, |x| <= 9.02
-TANH_F32_P = (
-    0.9999999791742574,
-    0.1337988308186558,
-    0.0034942269099733922,
-    2.0586478669719156e-05,
-    1.332287893978654e-08,
-)
-TANH_F32_Q = (1.0, 0.46713198450773746, 0.025871814968092884, 0.00032834003672466117, 7.763652431581096e-07)
+TANH_F32_P = (1.0, 0.13379895687103271, 0.0034942268393933773, 2.0586547179846093e-05, 1.3322863701148435e-08)
+TANH_F32_Q = (1.0, 0.46713224053382874, 0.025871826335787773, 0.0003283404221292585, 7.763674716443347e-07)
 # tanh(x) / x in x^2, |x| <= 0.6
 TANH_F64 = (
     1.0, -0.3333333333333333, 0.13333333333333244, -0.053968253968190175, 0.02186948853377581, -0.008863235476637057,
     0.003592127262170271, -0.0014558267196969476, 0.0005899742888244823, -0.00023886770703025916, 9.600287003933975e-05,
     -3.704629815804935e-05, 1.2203007535657973e-05, -2.4467668210977953e-06,
 )  # fmt: skip
-# erf(x) / x in x^2, |x| <= 3.92; half an ulp up, so that it reaches 1 at the end
-ERF_F32_P = (1.1283792128421857, 0.19074832130864056, 0.05278567716184059, 0.0037781265505617534, 0.0002847814453799656,
-             2.0423079881460023e-06)  # fmt: skip
+# erf(x) / x in x^2, |x| <= 3.92; it reaches 1 at the end
+ERF_F32_P = (1.128379225730896, 0.19074831902980804, 0.05278567224740982, 0.0037781260907649994, 0.0002847815048880875,
+             2.0423078694875585e-06)  # fmt: skip
 ERF_F32_Q = (
     1.0,
-    0.5023790133137725,
-    0.1142429199918596,
-    0.014994442232555189,
-    0.0011648661849619063,
-    3.80061905639495e-05,
+    0.5023790597915649,
+    0.11424291878938675,
+    0.014994443394243717,
+    0.0011648662621155381,
+    3.800618651439436e-05,
 )
 # erf(x) / x in x^2, |x| <= 1
 ERF_F64_NEAR = (
@@ -89,96 +77,107 @@ COS_F64 = (0.041666666666666664, -0.0013888888888888887, 2.4801587301584578e-05,
            2.087675577268547e-09, -1.1470457979362018e-11, 4.745700902269626e-14)  # fmt: skip
 
 
-def _double(x: Value) -> bool:
+def is_double(x: Value) -> bool:
     return x.dtype is DType.F64
 
 
-def _power_of_two(v: Vectors, n: Value) -> Value:
+def power_of_two(v: Vectors, n: Value) -> Value:
     """2^n for an integral n within the normal exponents, by building the exponent field."""
-    wide, bias, shift = (DType.I64, 1023, 52) if _double(n) else (DType.I32, 127, 23)
+    wide, bias, shift = (DType.I64, 1023, 52) if is_double(n) else (DType.I32, 127, 23)
     i = v.convert(n, wide)
     return v.bits(v.logic("shl", v.add(i, v.like(bias, i)), v.like(shift, i)), n.dtype)
 
 
 def _scale(v: Vectors, x: Value, n: Value) -> Value:
     """x * 2^n, right through overflow and the denormals."""
-    if v.isa == "avx512" and n.lanes == 16 and not _double(x):
+    if v.isa == "avx512" and n.lanes == 16 and not is_double(x):
         zero = v.like(0.0, x)
         return v.e.value(
             f"call {x.type} @llvm.x86.avx512.mask.scalef.ps.512({x}, {n}, {zero}, i16 -1, i32 4)", x.dtype, x.lanes
         )
     half = v.nearest(v.mul(n, v.like(0.5, n)))
-    return v.mul(v.mul(x, _power_of_two(v, half)), _power_of_two(v, v.sub(n, half)))
+    return v.mul(v.mul(x, power_of_two(v, half)), power_of_two(v, v.sub(n, half)))
 
 
 def exp(v: Vectors, x: Value) -> Value:
-    """x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r)."""
+    return exp_of_sum(v, x)
+
+
+def exp_of_sum(v: Vectors, x: Value, rest: Value | None = None) -> Value:
+    """e^(x + rest), the rest far below x. x = n ln 2 + r, |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r)."""
     lo, hi, high, low, p = (
         (-746.0, 710.0, -LN2_HIGH_F64, -LN2_LOW_F64, EXP_F64)
-        if _double(x)
+        if is_double(x)
         else (-105.0, 89.0, -LN2_HIGH_F32, -LN2_LOW_F32, EXP_F32)
     )
     x = v.clamp(x, lo, hi)
     n = v.nearest(v.mul(x, v.like(LOG2_E, x)))
     r = v.fma(n, v.like(low, x), v.fma(n, v.like(high, x), x))
+    r = r if rest is None else v.add(r, rest)
     tail = v.fma(v.mul(r, r), v.horner(p, r), r)
     return _scale(v, v.add(tail, v.like(1.0, x)), n)
 
 
 def log(v: Vectors, x: Value) -> Value:
-    """x = 2^k (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); log x = k ln 2 + log(1 + f)."""
-    wide, bits_ = (DType.I64, 52) if _double(x) else (DType.I32, 23)
-    smallest = 2.0 ** (-1022 if _double(x) else -126)
+    smallest, up = (2.0**-1022, 52.0) if is_double(x) else (2.0**-126, 23.0)
     tiny = v.compare("lt", x, v.like(smallest, x))
-    scaled = v.select(tiny, v.mul(x, v.like(2.0**bits_, x)), x)
-    n = v.bits(scaled, wide)
-    root = 0x3FE6A09E667F3BCD if _double(x) else 0x3F3504F3  # the bits of sqrt(1/2)
-    moved = v.sub(n, v.like(root, n))
-    exponent = v.logic("ashr", moved, v.like(bits_, n))
-    mantissa = v.bits(v.sub(n, v.logic("shl", exponent, v.like(bits_, n))), x.dtype)
-    f = v.sub(mantissa, v.like(1.0, x))
-    k = v.convert(exponent, x.dtype)
-    k = v.select(tiny, v.sub(k, v.like(float(bits_), x)), k)
-    result = _log1p_f64(v, f, k) if _double(x) else _log1p_f32(v, f, k)
+    f, k = log_parts(v, v.select(tiny, v.mul(x, v.like(2.0**up, x)), x))
+    result = log_rest(v, f, v.select(tiny, v.sub(k, v.like(up, x)), k))
     result = v.select(v.compare("eq", x, v.like(INF, x)), x, result)
     result = v.select(v.compare("eq", x, v.like(0.0, x)), v.like(-INF, x), result)
     positive = v.compare("ge", x, v.like(0.0, x))
     return v.select(positive, result, v.like(NAN, x))
 
 
-def _log1p_f32(v: Vectors, f: Value, k: Value) -> Value:
+def log_parts(v: Vectors, x: Value) -> tuple[Value, Value]:
+    """f and k of a normal x = 2^k (1 + f), 1 + f in [sqrt(1/2), sqrt(2)): log x = k ln 2 + log(1 + f)."""
+    wide, bits_ = (DType.I64, 52) if is_double(x) else (DType.I32, 23)
+    n = v.bits(x, wide)
+    root = 0x3FE6A09E667F3BCD if is_double(x) else 0x3F3504F3  # the bits of sqrt(1/2)
+    moved = v.sub(n, v.like(root, n))
+    exponent = v.logic("ashr", moved, v.like(bits_, n))
+    mantissa = v.bits(v.sub(n, v.logic("shl", exponent, v.like(bits_, n))), x.dtype)
+    return v.sub(mantissa, v.like(1.0, x)), v.convert(exponent, x.dtype)
+
+
+def log_rest(v: Vectors, f: Value, k: Value, rest: Value | None = None) -> Value:
+    """k ln 2 + log(1 + f) + rest, the rest far below the others."""
+    if is_double(f):
+        return _log_rest_f64(v, f, k, rest)
     square = v.mul(f, f)
     tail = v.mul(v.mul(square, f), v.horner(LOG_F32, f))
+    tail = tail if rest is None else v.add(tail, rest)
     tail = v.fma(k, v.like(LN2_LOW_F32, f), tail)
     tail = v.fma(square, v.like(-0.5, f), tail)
     return v.fma(k, v.like(LN2_HIGH_F32, f), v.add(f, tail))
 
 
-def _log1p_f64(v: Vectors, f: Value, k: Value) -> Value:
+def _log_rest_f64(v: Vectors, f: Value, k: Value, rest: Value | None) -> Value:
     """With s = f / (2 + f): log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2)))."""
     s = v.div(f, v.add(f, v.like(2.0, f)))
     z = v.mul(s, s)
     half = v.mul(v.mul(f, f), v.like(0.5, f))
-    rest = v.mul(z, v.horner(LOG_F64, z))
-    tail = v.fma(s, v.add(half, rest), v.mul(k, v.like(LN2_LOW_F64, f)))
+    low = v.mul(k, v.like(LN2_LOW_F64, f))
+    low = low if rest is None else v.add(low, rest)
+    tail = v.fma(s, v.add(half, v.mul(z, v.horner(LOG_F64, z))), low)
     return v.fma(k, v.like(LN2_HIGH_F64, f), v.sub(f, v.sub(half, tail)))
 
 
-def _quotient(v: Vectors, a: Value, b: Value) -> Value:
-    """a / b; on AVX-512 by an approximate reciprocal and one Newton step, for b far from 0 and infinity."""
-    if v.isa == "avx512" and a.lanes == 16 and not _double(a):
+def quotient(v: Vectors, a: Value, b: Value) -> Value:
+    """a / b, a not -0; on AVX-512 by an approximate reciprocal and one correction, for b far from 0 and infinity."""
+    if v.isa == "avx512" and a.lanes == 16 and not is_double(a):
         zero = v.like(0.0, a)
         r = v.e.value(f"call {b.type} @llvm.x86.avx512.rcp14.ps.512({b}, {zero}, i16 -1)", b.dtype, b.lanes)
-        error = v.fma(v.negative(b), r, v.like(1.0, b))
-        return v.mul(a, v.fma(r, error, r))
+        q = v.mul(a, r)
+        return v.fma(v.fma(v.negative(q), b, a), r, q)
     return v.div(a, b)
 
 
 def tanh(v: Vectors, x: Value) -> Value:
-    if not _double(x):
+    if not is_double(x):
         x = v.clamp(x, -9.02, 9.02)
         t = v.mul(x, x)
-        return v.clamp(_quotient(v, v.mul(x, v.horner(TANH_F32_P, t)), v.horner(TANH_F32_Q, t)), -1.0, 1.0)
+        return v.clamp(v.mul(x, quotient(v, v.horner(TANH_F32_P, t), v.horner(TANH_F32_Q, t))), -1.0, 1.0)
     a = v.absolute(x)
     near = v.mul(x, v.horner(TANH_F64, v.mul(x, x)))
     e = exp(v, v.add(a, a))
@@ -187,10 +186,10 @@ def tanh(v: Vectors, x: Value) -> Value:
 
 
 def erf(v: Vectors, x: Value) -> Value:
-    if not _double(x):
+    if not is_double(x):
         x = v.clamp(x, -3.92, 3.92)
         t = v.mul(x, x)
-        return v.clamp(_quotient(v, v.mul(x, v.horner(ERF_F32_P, t)), v.horner(ERF_F32_Q, t)), -1.0, 1.0)
+        return v.clamp(v.mul(x, quotient(v, v.horner(ERF_F32_P, t), v.horner(ERF_F32_Q, t))), -1.0, 1.0)
     near = v.mul(x, v.horner(ERF_F64_NEAR, v.mul(x, x)))
     a = v.absolute(x)
     c = v.clamp(a, 1.0, 6.0)
@@ -200,14 +199,9 @@ def erf(v: Vectors, x: Value) -> Value:
     return v.select(v.compare("gt", a, v.like(1.0, x)), far, near)
 
 
-def sigmoid(v: Vectors, x: Value) -> Value:
-    one = v.like(1.0, x)
-    return v.div(one, v.add(one, exp(v, v.negative(x))))
-
-
 def sin(v: Vectors, x: Value, quarter: int = 0) -> Value:
     """x = n pi/2 + r; the quadrant n (+ 1 for cos) picks the polynomial and the sign."""
-    if not _double(x):
+    if not is_double(x):
         return v.convert(sin(v, v.convert(x, DType.F64), quarter), x.dtype)
     finite = v.compare("lt", v.absolute(x), v.like(INF, x))
     safe = v.select(v.compare("lt", v.absolute(x), v.like(2.0**50, x)), x, v.like(0.0, x))
@@ -243,7 +237,7 @@ def fmod(v: Vectors, a: Value, b: Value) -> Value:
     r - b round(r / b) is exact with a fused multiply-add, and takes 52 bits off the quotient: exact for all floats, and
     for doubles while |a / b| < 2^312. Without one, the quotient is cut to bits that leave the product exact (floats).
     """
-    if not _double(a):
+    if not is_double(a):
         return v.convert(_fmod(v, v.convert(a, DType.F64), v.convert(b, DType.F64), 28), a.dtype)
     return _fmod(v, a, b, 53)
 
@@ -268,7 +262,7 @@ def _fmod(v: Vectors, a: Value, b: Value, bits: int) -> Value:
 
 def pow(v: Vectors, a: Value, b: Value) -> Value:
     """|a|^b = e^(b log |a|), with the sign and the special cases of IEEE pow."""
-    if not _double(a):
+    if not is_double(a):
         return v.convert(pow(v, v.convert(a, DType.F64), v.convert(b, DType.F64)), a.dtype)
     zero, one = v.like(0.0, a), v.like(1.0, a)
     size = exp(v, v.mul(b, log(v, v.absolute(a))))

@@ -57,6 +57,21 @@ class Vectors(Lanes):
             return self.add(self.mul(a, b), c)
         return self.intrinsic("fma", a, b, c)
 
+    def product_error(self, a: Value, b: Value, product: Value) -> Value:
+        """a * b - product, exactly, where product is a * b rounded (Dekker's product where there is no fused one)."""
+        if self.isa != "plain":
+            return self.intrinsic("fma", a, b, self.negative(product))
+        (a1, a2), (b1, b2) = self._halves(a), self._halves(b)
+        error = self.add(self.sub(self.mul(a1, b1), product), self.add(self.mul(a1, b2), self.mul(a2, b1)))
+        return self.add(error, self.mul(a2, b2))
+
+    def _halves(self, x: Value) -> tuple[Value, Value]:
+        """x as a sum of two numbers with half of its digits each."""
+        wide, low = (DType.I64, (1 << 27) - 1) if x.dtype is DType.F64 else (DType.I32, (1 << 12) - 1)
+        n = self.bits(x, wide)
+        top = self.bits(self.logic("and", n, self.like(~low, n)), x.dtype)
+        return top, self.sub(x, top)
+
     def horner(self, coefficients: tuple[float, ...], x: Value) -> Value:
         """c0 + x * (c1 + x * (c2 + ...))"""
         total = self.like(coefficients[-1], x)

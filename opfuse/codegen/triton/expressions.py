@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from opfuse.codegen.triton import relative_math
 from opfuse.ir.scalar import Const
 from opfuse.ir.types import DType
 
@@ -148,6 +149,7 @@ def shift_right(x, y):
     rest = (x >> half) >> (x.dtype.primitive_bitwidth - 1 - half)
     return tl.where(inside, x >> tl.where(inside, y, 0), tl.where(x < 0, rest, 0)).to(x.dtype)
 """,
+    **relative_math.PRELUDE,
 }
 
 INFIX = {
@@ -186,7 +188,10 @@ FLOAT: dict[str, str] = {
     "rsqrt": "tl.rsqrt({0})",
     "erf": "tl.erf({0})",
     "tanh": "tanh_f64({0})",
-    "sigmoid": "(1.0 / (1.0 + tl.exp({0} * -1.0)))",
+    "sigmoid": "logistic({0})",
+    "expm1": "expm1_f64({0})",
+    "log1p": "log1p_f64({0})",
+    "normcdf": "normcdf_f64({0})",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
     "floor": "tl.floor({0})",
@@ -202,6 +207,9 @@ FLOAT32 = {
     "floordiv": "tl.floor(tl.div_rn({0}, {1}))",
     "sqrt": "tl.sqrt_rn({0})",
     "tanh": "tanh_f32({0})",
+    "expm1": "expm1_f32({0})",
+    "log1p": "log1p_f32({0})",
+    "normcdf": "normcdf_f32({0})",
 }
 INTEGER: dict[str, str] = {
     "div": "({0} // {1})",  # Triton's integer division truncates
@@ -310,5 +318,10 @@ def identity(combine: str, dtype: DType) -> float | int | bool:
 
 
 def prelude_of(body: str) -> str:
-    """The definitions that some generated text needs, in the table's order."""
-    return "".join(f"\n{text}" for name, text in PRELUDE.items() if f"{name}(" in body or f", {name})" in body)
+    """The definitions that some generated text needs, and those that they need, in the table's order."""
+    text, names = body, list[str]()
+    for name in reversed(PRELUDE):  # what a definition needs stands before it
+        if f"{name}(" in text or f", {name})" in text:
+            text += PRELUDE[name]
+            names.append(name)
+    return "".join(f"\n{PRELUDE[name]}" for name in reversed(names))

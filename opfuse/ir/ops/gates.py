@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from opfuse.ir.ops.activation import softplus
 from opfuse.ir.ops.definition import OperatorError
 from opfuse.ir.ops.elementwise import array_sigmoid
 from opfuse.ir.scalar import Scalar, apply, const, relu
@@ -49,12 +50,6 @@ def _line(x: Scalar, alpha: float, beta: float) -> Scalar:
     return _plus(_times(x, alpha), beta)
 
 
-def _softplus(x: Scalar) -> Scalar:
-    """max(x, 0) + log(1 + exp(-|x|)): no overflow."""
-    tail = apply("log", _plus(apply("exp", apply("neg", apply("abs", x))), 1))
-    return apply("add", apply("max", x, _number(0, x)), tail)
-
-
 def _thresholded(x: Scalar, alpha: float) -> Scalar:
     return apply("select", apply("le", x, _number(alpha, x)), _number(0, x), x)
 
@@ -72,13 +67,13 @@ GATES: Mapping[str, Gate] = {
         lambda x, a, b: np.clip(a * x + b, 0, 1),
     ),
     "elu": Gate(
-        lambda x, a, b: _below(x, 0, _times(_plus(apply("exp", x), -1), a), x),
+        lambda x, a, b: _below(x, 0, _times(apply("expm1", x), a), x),
         lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x),
     ),
     "softsign": Gate(
         lambda x, a, b: apply("div", x, _plus(apply("abs", x), 1)), lambda x, a, b: x / (1 + np.abs(x))
     ),
-    "softplus": Gate(lambda x, a, b: _softplus(x), lambda x, a, b: np.logaddexp(x, x.dtype.type(0))),
+    "softplus": Gate(lambda x, a, b: softplus(x), lambda x, a, b: np.logaddexp(x, x.dtype.type(0))),
 }
 
 
