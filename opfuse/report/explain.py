@@ -83,6 +83,11 @@ class Explanation:
     def predicted_s(self) -> float:
         return sum(k.predicted_s for k in self.kernels)
 
+    @property
+    def not_rewritten(self) -> tuple[Decision, ...]:
+        """Rewrites that nearly happened: what stood in the way, or who switched them off."""
+        return tuple(d for d in self.decisions if d.kind in ("rewrite", "near-miss") and d.outcome != "taken")
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields are added, never renamed, while `schema` stays the same."""
         return {

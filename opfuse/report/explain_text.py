@@ -25,6 +25,8 @@ def parts(explanation: Explanation, width: int) -> list[RenderableType]:
     out: list[RenderableType] = [head(explanation)]
     if explanation.rewrites:
         out += _rewrites(explanation)
+    if explanation.not_rewritten:
+        out += _not_rewritten(explanation, width)
     out += _kernels(explanation, width)
     if explanation.boundaries:
         out += _boundaries(explanation)
@@ -72,6 +74,18 @@ def _rewrites(e: Explanation) -> list[RenderableType]:
     rows = [(rule, str(times)) for rule, times in e.rewrites]
     heading = title(f"Rewrites: {total}, by {plural(len(e.rewrites), 'rule')}")
     return [Text(), heading, table(("rule", "times"), rows, right=("times",))]
+
+
+def _not_rewritten(e: Explanation, width: int) -> list[RenderableType]:
+    """Rules that a user would expect here, and what stood in the way. Equal reasons share a row."""
+    prefix = common_prefix(n for k in e.kernels for n in k.nodes)
+    rows: dict[tuple[str, str], list[str]] = {}
+    for d in e.not_rewritten:
+        why = f"undone: {d.reason}" if d.outcome == "undone" else d.reason
+        rows.setdefault((d.rule, why), []).extend(n.removeprefix(prefix) for n in d.nodes[:1])
+    cells = [(rule, why, names_in(nodes, max(12, width // 4))) for (rule, why), nodes in rows.items()]
+    heading = title(f"Near misses: {plural(len(e.not_rewritten), 'rewrite')} that did not happen")
+    return [Text(), heading, table(("rule", "what stood in the way", "at"), cells, wrap=("what stood in the way",))]
 
 
 def _kernels(e: Explanation, width: int) -> list[RenderableType]:

@@ -231,9 +231,9 @@ class _Search:
         elif isinstance(p, Op):
             node = self.graph.producer(value)
             if node is None:
-                self._fail(b, "no-operator", "{} is made by no operator; {} is wanted", value, p.ops)
+                self._fail(b, "no-operator", "{} is made by no operator; {} is wanted", value, _listed(p.ops))
             elif p.ops and node.op not in p.ops:
-                self._fail(b, "other-operator", "{} is made by {}, not by {}", value, node.op, p.ops)
+                self._fail(b, "other-operator", "{} is made by {}, not by {}", value, node.op, _listed(p.ops))
             else:
                 yield from self._node(p, node, b)
 
@@ -244,7 +244,7 @@ class _Search:
         elif known == value or self._same_constant(known, value):
             yield b
         else:
-            self._fail(b, "other-value", "{} stands where {} stood before", value, known)
+            self._fail(b, "other-value", "{} stands where {} is wanted once more", value, known)
 
     def _same_constant(self, a: str, b: str) -> bool:
         x, y = self.graph.constants.get(a), self.graph.constants.get(b)
@@ -259,7 +259,7 @@ class _Search:
         elif p.scalar and array.size != 1:
             self._fail(b, "not-scalar", "{} has the shape {}, not one element", value, array.shape)
         elif p.value is not None and not holds(array, p.value):
-            self._fail(b, "other-number", "{} is {}, not {}", value, _shown(array), p.value)
+            self._fail(b, "other-number", "{} is {}, not {:.7g}", value, _shown(array), p.value)
         elif p.name is None:
             yield b
         else:
@@ -267,7 +267,7 @@ class _Search:
 
     def _node(self, p: Op, node: Node, b: _Bindings) -> Iterator[_Bindings]:
         if p.ops and node.op not in p.ops:  # at the root
-            self._fail(b, "other-operator", "{} is made by {}, not by {}", node.output, node.op, p.ops)
+            self._fail(b, "other-operator", "{} is made by {}, not by {}", node.output, node.op, _listed(p.ops))
             return
         for key, wanted in p.attrs:
             got = node.attrs.get(key)
@@ -320,6 +320,10 @@ def holds(array: np.ndarray, number: Number) -> bool:
 
 def _shown(array: np.ndarray) -> str:
     return str(array.flat[0]) if array.size == 1 else f"an array of shape {array.shape}"
+
+
+def _listed(ops: Sequence[str]) -> str:
+    return " or ".join(ops)
 
 
 # ---- what the engine and the tests ask about a pattern ---------------------------------------------------------------

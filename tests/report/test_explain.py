@@ -45,6 +45,20 @@ def test_the_json_holds_what_the_schema_promises() -> None:
     assert data["host_steps"][0]["code"] == "no-structure"
 
 
+def test_rewrites_that_did_not_happen_are_told_with_what_stood_in_the_way() -> None:
+    model = made.small()
+    undone = Decision("rewrite", "gelu", ("a", "b"), "undone", "ValueError: odd", "raised")
+    near = Decision("near-miss", "rms_norm", ("n",), "refused", "eps is 1, not 2", "other-number")
+    explanation = explain(made.Compiled(model.plan, Ledger([*model.ledger, undone, near, near])))
+    assert [d.rule for d in explanation.not_rewritten] == ["fold_pad", "gelu", "rms_norm", "rms_norm"]
+    text = explanation.text(100)
+    assert "Near misses: 4 rewrites that did not happen" in text
+    for rule, why in (("fold_pad", "the pad is reflecting"), ("gelu", "undone: ValueError: odd")):
+        assert any(rule in line and why in line for line in text.splitlines())
+    assert text.count("eps is 1, not 2") == 1, "equal reasons share a row"
+    assert "Near misses" not in explain(made.Compiled(model.plan, Ledger())).text()
+
+
 def test_kernel_ids_are_those_that_no_fuse_takes() -> None:
     model = made.small()
     kernels = explain(model).kernels
