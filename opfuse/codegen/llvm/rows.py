@@ -10,23 +10,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from opfuse.codegen.llvm.analysis import may_alias
-from opfuse.codegen.llvm.borders import Borders, Stretch
+from opfuse.codegen.llvm.borders import Stretch
 from opfuse.codegen.llvm.dot import Body, identity
 from opfuse.codegen.llvm.emit import Int, Integer, Value
 from opfuse.codegen.llvm.frame import POINT, Guarded, RegisterTile
 from opfuse.codegen.llvm.passes import Keep, Pass
+from opfuse.codegen.llvm.turning import Turning
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Store, Tile, gathers, operands
 
 
-class Rows(Borders):
+class Rows(Turning):
     def run_pass(self, p: Pass) -> None:
         lanes, self.v.lanes = self.v.lanes, p.lanes
         self.pending = {s.tile.name for s in p.sinks if isinstance(s, Keep) and s.value == s.tile}
         results: list[tuple[Tile, Value]] = []
         self.folded = (p.folded, p.register[0]) if p.folded else None
         self.e.push()
-        self._rows(p, p.rows, results)
+        turn = self.turn_of(p)
+        if turn is None:
+            self._rows(p, p.rows, results)
+        else:
+            self.run_turn(turn, p)
         self.e.pop()
         self.pending = set()
         self.at = POINT
