@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from opfuse.frontends.onnx.imports import OLDEST_OPSET, table, versions
+from tests.frontends.quantised_cases import QUANTISED
 from tests.frontends.recurrent_cases import recurrent_cases
 from tests.frontends.small_models import Arrays
 
@@ -416,6 +417,7 @@ def _recurrences() -> list[ImportCase]:
 WRITTEN: tuple[ImportCase, ...] = (
     *_elementwise(), *_reductions(), *_contractions(), *_pools(), *_movement(), *_indexing(), *_normalisation(),
     *_resize(), *_einsums(), *_recurrences(),
+    *(ImportCase(c.op, c.opsets, c.feeds, c.body, c.outputs, c.constants, c.terms) for c in QUANTISED),
 )  # fmt: skip
 
 

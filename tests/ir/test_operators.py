@@ -89,7 +89,8 @@ def can_be_symbolic(operator: Operator, sample: Sample) -> bool:
     """
     if operator.kind is Kind.PHASED:
         return False
-    if operator.name in ("one_hot", "gather_nd", "pad") or {"shape", "starts", "values", "extent"} & set(sample.attrs):
+    numbers = {"shape", "starts", "values", "extent", "block"}
+    if operator.name in ("one_hot", "gather_nd", "pad") or numbers & set(sample.attrs):
         return False
     return any(a is not None and max(a.shape, default=0) > 1 for a in arrays_of(operator, sample))
 

@@ -45,6 +45,7 @@ def operators() -> Mapping[str, Operator]:
         indexing,
         movement,
         normalisation,
+        quantisation,
         recurrent,
         recurrent_steps,
         reduction,
@@ -55,7 +56,7 @@ def operators() -> Mapping[str, Operator]:
 
     table: dict[str, Operator] = {}
     for family in (elementwise, trigonometric, bits, activation, reduction, contraction, window, movement, indexing,
-                   normalisation, recurrent, recurrent_steps, resampling):  # fmt: skip
+                   normalisation, quantisation, recurrent, recurrent_steps, resampling):  # fmt: skip
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")

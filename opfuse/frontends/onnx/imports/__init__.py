@@ -29,6 +29,7 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         indexing,
         movement,
         normalisation,
+        quantisation,
         recurrent,
         reduction,
         resize,
@@ -37,7 +38,7 @@ def table() -> Mapping[tuple[str, str, int], Import]:
 
     rows: dict[tuple[str, str, int], Import] = {}
     for family in (elementwise, reduction, contraction, einsum, window, movement, indexing, normalisation, resize,
-                   recurrent):  # fmt: skip
+                   recurrent, quantisation):  # fmt: skip
         for entry in family.IMPORTS:
             for version in entry.since:
                 if rows.setdefault((entry.domain, entry.op, version), entry) is not entry:

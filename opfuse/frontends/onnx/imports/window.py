@@ -70,12 +70,16 @@ def _kernel(call: Call, w: str, rank: int) -> tuple[int, ...]:
 
 
 def conv(call: Call) -> str:
-    x, w = call.input(0), call.input(1)
+    return convolution(call, call.input(0), call.input(1), call.optional(2))
+
+
+def convolution(call: Call, x: str, w: str, bias: str | None = None) -> str:
+    """A convolution of these values with the attributes of the node."""
     extents = _spatial(call, x)
     kernel = _kernel(call, w, call.rank(x))
     strides, dilations = (_numbers(call, name, 1, len(kernel)) for name in ("strides", "dilations"))
     pads = _pads(call, extents, kernel, strides, dilations)
-    inputs = [x, w, call.optional(2)] if call.has(2) else [x, w]
+    inputs = [x, w, bias] if bias is not None else [x, w]
     return call.emit(
         "conv", inputs, strides=strides, dilations=dilations, pads=pads, group=call.int_attribute("group", 1)
     )

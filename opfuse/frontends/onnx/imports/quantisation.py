@@ -1,0 +1,173 @@
+"""Quantised operators: conversions, and integer products written out with their zero points.
+
+QuantizeLinear-13(x, s [C], z [C], axis=1)      -> quantize_linear(x, s, z; axis=1)
+MatMulInteger(a u8, b i8, za, zb)               -> matmul(cast(a) - cast(za), cast(b) - cast(zb)), all int32
+QLinearMatMul(a, sa, za, b, sb, zb, sy, zy)     -> quantize_linear(float(the same product) * (sa * sb / sy), 1, zy)
+QLinearConv(..., bias)                          -> the same of a convolution, the bias added to its int32 sums
+DynamicQuantizeLSTM(x, w i8, r i8, ...)         -> lstm(x, float weights, ...)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from opfuse.frontends.onnx.call import Call, InvalidNode
+from opfuse.frontends.onnx.imports.definition import MICROSOFT, Import
+from opfuse.frontends.onnx.imports.recurrent import recurrence
+from opfuse.frontends.onnx.imports.window import convolution
+from opfuse.frontends.onnx.types import ElementTypeError, element_type
+from opfuse.ir.ops.recurrent import LSTM
+from opfuse.ir.types import DType
+
+_VERSIONS = (10, 13, 19, 21, 23, 24, 25, 28)
+
+
+# ---- conversions -----------------------------------------------------------------------------------------------------
+def _granularity(call: Call) -> dict[str, int]:
+    """The axis and the block; the axis counts only where the scale is no single number."""
+    x, scale = call.input(0), call.input(1)
+    if call.shape(scale) in ((), (1,)):
+        return {"axis": 0, "block": 0}
+    if call.version == 10:
+        raise InvalidNode("its scale is not one number")
+    axis = call.axis(call.int_attribute("axis", 1), call.rank(x))
+    block = call.int_attribute("block_size", 0) if call.version >= 21 else 0
+    if block < 0:
+        raise InvalidNode(f"its attribute 'block_size' is {block}")
+    return {"axis": axis, "block": block if call.rank(scale) == call.rank(x) and block else 0}
+
+
+def _type_attribute(call: Call, name: str) -> DType | None:
+    number = call.int_attribute(name, 0)
+    try:
+        return element_type(number) if number else None
+    except ElementTypeError as error:
+        call.unsupported(str(error))
+
+
+def _parameters(call: Call) -> tuple[str, str | None]:
+    """Scale and zero point; single numbers in one form."""
+    scale, zero = call.input(1), call.optional(2)
+    if call.shape(scale) not in ((), (1,)):
+        return scale, zero
+    return call.reshape(scale, ()), None if zero is None else call.reshape(zero, ())
+
+
+def quantize_linear(call: Call) -> str:
+    x, (scale, zero) = call.input(0), _parameters(call)
+    dtype = call.dtype(zero) if zero is not None else _type_attribute(call, "output_dtype") or DType.U8
+    wide = _type_attribute(call, "precision") or call.dtype(scale)
+    return call.emit("quantize_linear", [x, call.cast(scale, wide), zero], dtype=dtype, **_granularity(call))
+
+
+def dequantize_linear(call: Call) -> str:
+    x, (scale, zero) = call.input(0), _parameters(call)
+    wide = _type_attribute(call, "output_dtype") or call.dtype(scale)
+    return call.emit("dequantize_linear", [x, call.cast(scale, wide), zero], **_granularity(call))
+
+
+# ---- integer products ------------------------------------------------------------------------------------------------
+def _centred(call: Call, value: str, zero: str | None, axis: int | None = None) -> str:
+    """The numbers of int32 that quantised ones stand for; a zero point of rank 1 counts along `axis`."""
+    whole = call.cast(value, DType.I32)
+    if zero is None:
+        return whole
+    if call.dtype(zero) is not call.dtype(value):
+        raise InvalidNode(f"a zero point is {call.dtype(zero).value}, and its tensor {call.dtype(value).value}")
+    array = call.contents.array(zero)
+    if array is not None and not array.any():
+        return whole
+    return call.emit("sub", [whole, call.cast(_along(call, zero, axis, call.rank(value)), DType.I32)])
+
+
+def _along(call: Call, parameter: str, axis: int | None, rank: int) -> str:
+    """A parameter of one number as it broadcasts, one of rank 1 along an axis of `rank`, any other as it is."""
+    shape = call.shape(parameter)
+    if shape in ((), (1,)):
+        return call.reshape(parameter, ())
+    if len(shape) == 1 and axis is not None:
+        return call.reshape(parameter, tuple(shape[0] if k == axis else 1 for k in range(rank)))
+    return parameter
+
+
+def _product(call: Call, a: str, a_zero: str | None, b: str, b_zero: str | None) -> str:
+    """Zero points of a stand for rows, those of b for columns."""
+    rows = max(call.rank(a) - 2, 0)
+    return call.emit("matmul", [_centred(call, a, a_zero, rows), _centred(call, b, b_zero, call.rank(b) - 1)])
+
+
+def matmul_integer(call: Call) -> str:
+    return _product(call, call.input(0), call.optional(2), call.input(1), call.optional(3))
+
+
+def conv_integer(call: Call) -> str:
+    x, w = call.input(0), call.input(1)
+    return convolution(call, _centred(call, x, call.optional(2)), _centred(call, w, call.optional(3), 0))
+
+
+def _requantised(call: Call, total: str, factor: str, zero: str) -> str:
+    """round(total * factor) + zero point, the factor in float32 whatever the scales are."""
+    made = call.emit("mul", [call.cast(total, DType.F32), factor])
+    one = call.graph.scalar(1.0, DType.F32)
+    return call.emit("quantize_linear", [made, one, call.reshape(zero, ())], dtype=call.dtype(zero), axis=0, block=0)
+
+
+def _factor(call: Call, a_scale: str, b_scale: str, y_scale: str) -> str:
+    a, b, y = (call.cast(s, DType.F32) for s in (a_scale, b_scale, y_scale))
+    return call.emit("div", [call.emit("mul", [a, b]), y])
+
+
+def qlinear_matmul(call: Call) -> str:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (call.input(k) for k in range(8))
+    total = _product(call, a, a_zero, b, b_zero)
+    rank = call.rank(total)
+    a_scale, b_scale = _along(call, a_scale, rank - 2, rank), _along(call, b_scale, rank - 1, rank)
+    return _requantised(call, total, _factor(call, a_scale, b_scale, call.reshape(y_scale, ())), y_zero)
+
+
+def qlinear_conv(call: Call) -> str:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (call.input(k) for k in range(8))
+    bias = call.optional(8)
+    total = convolution(call, _centred(call, x, x_zero), _centred(call, w, w_zero, 0), bias)
+    w_scale = _along(call, w_scale, 1, call.rank(x))
+    factor = _factor(call, call.reshape(x_scale, ()), w_scale, call.reshape(y_scale, ()))
+    return _requantised(call, total, factor, y_zero)
+
+
+# ---- recurrent -------------------------------------------------------------------------------------------------------
+def dynamic_quantize_lstm(call: Call) -> tuple[str | None, ...]:
+    """An LSTM of the numbers that its integer weights [direction, input, 4 hidden] stand for.
+
+    The runtime that the operator is from rounds the input and each step's state to 8 bits too; here they stay as they
+    are, so that answers differ by that rounding.
+    """
+    weights = [_dequantised_weight(call, k, 8 + 2 * (k - 1)) for k in (1, 2)]
+    return recurrence(replace(call, inputs=(call.input(0), *weights, *call.inputs[3:8])), "lstm", LSTM)
+
+
+def _dequantised_weight(call: Call, k: int, parameters: int) -> str:
+    """[direction, 4 hidden, input]; scale and zero point for each direction, or for each of its columns too."""
+    weight, scale = call.input(k), call.input(parameters)
+    if call.rank(weight) != 3:
+        raise InvalidNode(f"its input {k} has rank {call.rank(weight)}, and must have rank 3")
+    parts = call.shape(scale)
+    shape = (*parts[:1], 1, *(parts[1:] or (1,)))
+    zero = call.optional(parameters + 1)
+    numbers = _centred(call, weight, None if zero is None else call.reshape(zero, shape))
+    made = call.emit("mul", [call.cast(numbers, call.dtype(scale)), call.reshape(scale, shape)])
+    return call.transpose(made, (0, 2, 1))
+
+
+_CENTRED = ("cast", "sub", "reshape")
+_FACTOR = ("mul", "div", "quantize_linear")
+IMPORTS: tuple[Import, ...] = (
+    Import("QuantizeLinear", _VERSIONS, quantize_linear, ("quantize_linear", "cast", "reshape")),
+    Import("DequantizeLinear", _VERSIONS, dequantize_linear, ("dequantize_linear", "cast", "reshape")),
+    Import("QuantizeLinear", (1,), quantize_linear, ("quantize_linear", "cast", "reshape"), MICROSOFT),
+    Import("DequantizeLinear", (1,), dequantize_linear, ("dequantize_linear", "cast", "reshape"), MICROSOFT),
+    Import("MatMulInteger", (10,), matmul_integer, ("matmul", *_CENTRED)),
+    Import("ConvInteger", (10,), conv_integer, ("conv", *_CENTRED)),
+    Import("QLinearMatMul", (10, 21), qlinear_matmul, ("matmul", *_CENTRED, *_FACTOR)),
+    Import("QLinearConv", (10,), qlinear_conv, ("conv", *_CENTRED, *_FACTOR)),
+    Import("DynamicQuantizeLSTM", (1,), dynamic_quantize_lstm, ("lstm", "mul", "transpose", *_CENTRED), MICROSOFT),
+)  # fmt: skip
