@@ -190,8 +190,7 @@ def kernel_of(
     graph: Graph, grouped: Group, asked: Sequence[Provider], target: Target, ledger: Ledger
 ) -> Kernel:
     if grouped.claim is None:
-        node = grouped.region.members(graph)[0]
-        return ViewKernel(node.name, grouped.region, node.reads[0], node.output, grouped.region.origin(graph))
+        return ViewKernel(grouped.region.nodes[0], grouped.region, grouped.region.origin(graph))
     provider = next(p for p in asked if p.name == grouped.claim.provider)
     kernel = provider.build(graph, grouped.claim)
     if isinstance(kernel, HostKernel):

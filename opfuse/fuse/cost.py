@@ -19,6 +19,7 @@ from opfuse.ir.structure import Axis
 from opfuse.target import Target
 from opfuse.tile.axes import linear_stride
 from opfuse.tile.program import (
+    Beside,
     Buffer,
     Dot,
     Load,
@@ -62,8 +63,13 @@ class _Work:
     traffic: dict[str, float] = field(default_factory=dict)  # buffer -> bytes loaded or stored, repeats too
 
 
-def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
-    """Cost of one run of the program. `bytes` are its buffers once each; `flops` its dots and element operations."""
+def predict(program: Program, schedule: Schedule, target: Target, near: frozenset[str] = frozenset()) -> Cost:
+    """Cost of one run of the program. `bytes` are its buffers once each; `flops` its dots and element operations.
+
+    Buffers named in `near` were read a moment ago, tile by tile, by a phase beside this one.
+    """
+    if any(isinstance(part, Beside) for part in program.phases):
+        return _predict_beside(program, schedule, target)
     work, tiles = _Work(), math.inf
     for phase in program.flat_phases():
         _count(phase, schedule, target, work, phase.body, ())
@@ -76,10 +82,11 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
         size = buffer_bytes(b)
         moved = work.traffic.get(b.name, 0.0)
         first, again = min(moved, size), max(0.0, moved - size)
-        by_level[level(size, b, target)] = by_level.get(level(size, b, target), 0.0) + first
+        found = "l2" if b.name in near else level(size, b, target)
+        by_level[found] = by_level.get(found, 0.0) + first
         if again:
-            near = level(size, b, target, again=True)
-            by_level[near] = by_level.get(near, 0.0) + again
+            kept = level(size, b, target, again=True)
+            by_level[kept] = by_level.get(kept, 0.0) + again
     bandwidth = {"dram": rates.dram_bytes_per_s, "l3": rates.l3_bytes_per_s, "l2": rates.l2_bytes_per_s}
     share = {"dram": 1, "l3": units, "l2": units}  # the memory bus is one, caches are a thread's own
     memory = sum(n / (bandwidth[k] * share[k]) for k, n in by_level.items())
@@ -99,6 +106,31 @@ def predict(program: Program, schedule: Schedule, target: Target) -> Cost:
     }  # fmt: skip
     total = sum(buffer_bytes(b) for b in program.buffers if b.role != "scratch")
     return Cost(seconds, int(total), int(work.dots + work.operations), facts)
+
+
+def _predict_beside(program: Program, schedule: Schedule, target: Target) -> Cost:
+    """Phases in one launch have one start; what a phase reads after another is near if they take turns."""
+    start = max(target.rates.start_s, LEAST_START_S)
+    seconds, flops, memory, dots, elements = start, 0, 0.0, 0.0, 0.0
+    seen: frozenset[str] = frozenset()
+    parts = program.apart()
+    turns = {outer_tiles(next(p.flat_phases()), schedule.of(k)) for k, p in enumerate(parts)}
+    for k, part in enumerate(parts):
+        cost = predict(part, schedule.of(k), target, seen if len(turns) == 1 else frozenset())
+        seen |= {b.name for b in part.buffers}
+        seconds, flops = seconds + cost.seconds - start, flops + cost.flops
+        memory, dots = memory + cost.facts["memory_s"], dots + cost.facts["dot_s"]
+        elements += cost.facts["element_s"]
+    bound = "memory" if memory > dots + elements else "compute"
+    facts = {"memory_s": memory, "dot_s": dots, "element_s": elements, "bound": bound, "beside": len(parts)}
+    return Cost(seconds, sum(buffer_bytes(b) for b in program.buffers), flops, facts)
+
+
+def outer_tiles(phase: Phase, schedule: Schedule) -> int:
+    """Tiles along the outermost grid axis."""
+    grid = {a.name: a for a in phase.grid}
+    order = [grid[n] for n in schedule.order if n in grid] or list(phase.grid)
+    return -(-extent(order[0]) // cut(order[0], schedule)) if order else 1
 
 
 def buffer_bytes(b: Buffer) -> int:

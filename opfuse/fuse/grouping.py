@@ -4,23 +4,25 @@
 
 Nodes are visited in order; each tries to join the group of a producer, the latest first. A join is taken when it is
 legal (`legality`), some provider claims the joined region, and the joined kernel is predicted faster than the two.
-Reshapes that only rename bytes are joined together with what follows them, or stay views that cost nothing. Then groups
-that read one value try to join as siblings.
+Reshapes, and slices that no kernel took in, are views that cost nothing, or are joined together with what follows them;
+the parts of a joint are written where it lies (`placing`). Then groups that read one value, or write parts of one, try
+to join as siblings.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from opfuse.decision import Decision, Ledger, Refusal
 from opfuse.fuse.legality import Partition, join_refusal
-from opfuse.fuse.provider import Claim, Cost, Provider, why_on_host
+from opfuse.fuse.placing import Placing, is_reshape
+from opfuse.fuse.provider import Claim, Provider, why_on_host
 from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph, Node, user_names
-from opfuse.ir.index import Index, flatten
 from opfuse.ir.ops import structure_of
+from opfuse.ir.placement import Placement, is_dense
 from opfuse.options import Options
 from opfuse.target import Target
 
@@ -31,21 +33,6 @@ MARGIN = 0.05  # a join must save this share of its smallest part: what the mode
 class Group:
     region: Region
     claim: Claim | None  # None: a view of its input's bytes
-
-
-def is_view(graph: Graph, node: Node) -> bool:
-    """The output holds the input's elements in the same row-major order."""
-    structure = structure_of(graph, node)
-    if structure is None or not structure.is_movement:
-        return False
-    operand = node.inputs[structure.reads[0].operand]
-    if operand is None or graph.types[operand].elements != graph.types[node.output].elements:
-        return False
-    extents = {a.name: a.extent for a in structure.axes}
-    still = {a.name: Index() for a in structure.axes if a.extent == 1}
-    source = flatten([i.substitute(still) for i in structure.reads[0].index], graph.types[operand].shape, extents)
-    place = [a.index.substitute(still) for a in structure.axes]
-    return source == flatten(place, graph.types[node.output].shape, extents)
 
 
 @dataclass(frozen=True)
@@ -61,7 +48,10 @@ class Grouping:
     def __init__(self, graph: Graph, providers: Sequence[Provider], target: Target, options: Options) -> None:
         self.graph, self.providers, self.target, self.options = graph, providers, target, options
         self.partition = Partition(graph)
-        self.views = {n.name for n in graph.nodes.values() if is_view(graph, n)}
+        self.placing = Placing(graph)
+        self.views = {n.name for n in graph.nodes.values() if is_reshape(graph, n) and self.placing.see(n) is None}
+        self.joints: set[str] = set()  # views whose parts are written in place
+        self.free = {n.name for n in graph.nodes.values() if n.name not in self.views and Placing(graph).see(n) is None}
         self.claims: dict[str, Claim | Refusal] = {}
         self.fusions: list[Decision] = []
         self.alone: frozenset[str] = frozenset()
@@ -80,10 +70,13 @@ class Grouping:
     def is_view_group(self, group: int) -> bool:
         return all(name in self.views for name in self.partition.members[group])
 
-    def cost(self, group: int) -> Cost | None:
-        """What the group costs as a kernel of its own; None where nobody claims it."""
-        answer = self.claim(self.partition.members[group])
-        return answer.cost if isinstance(answer, Claim) else None
+    def seconds(self, group: int) -> float | None:
+        """What the group costs as a kernel of its own: nothing where it would be a view; None if nobody claims it."""
+        names = self.partition.members[group]
+        if len(names) == 1 and names[0] in self.free:
+            return 0.0
+        answer = self.claim(names)
+        return answer.cost.seconds if isinstance(answer, Claim) else None
 
     # ---- joining ----------------------------------------------------------------------------------------------------
     def run(self, alone: frozenset[str]) -> None:
@@ -92,19 +85,34 @@ class Grouping:
         if "all" in self.options.disabled_fusions:
             return
         for name in list(self.graph.nodes):
-            if name not in alone and name not in self.views:
-                self.grow(name, alone)
+            heavy = self.is_heavy_joint(name)
+            if name in alone or name in self.views or heavy and self.join_in_place(name):
+                continue
+            self.grow(name, alone)
+            if not heavy and len(self.partition.members[self.partition.group_of[name]]) == 1:
+                self.become_view(name)
         for value in self.graph.types:
             if not self.graph.is_constant(value):
-                self.join_siblings(value, alone)
+                self.join_siblings(self.graph.consumers(value), alone)
+        for name in self.graph.nodes:
+            if name in self.joints:
+                self.join_siblings(self.part_makers(name), alone)
 
-    def join_siblings(self, value: str, alone: frozenset[str]) -> None:
-        """Join groups that read one value and nothing of each other: Q, K and V of one input load its tile once."""
-        readers = {self.partition.group_of[n.name] for n in self.graph.consumers(value) if n.name not in self.views}
-        first, *others = [g for g in sorted(readers) if not alone & set(self.partition.members[g])] or [-1]
-        for other in others:
-            if not self.reads(first, other) and not self.reads(other, first):
-                self.try_join(first, (), other, "siblings")
+    def join_siblings(self, nodes: Iterable[Node], alone: frozenset[str]) -> None:
+        """Join the groups of nodes that read nothing of each other: Q, K and V of one input load its tile once."""
+        groups = {self.partition.group_of[n.name] for n in nodes if n.name not in self.views}
+        left = [g for g in sorted(groups) if not alone & set(self.partition.members[g])]
+        while left:
+            first, *left = left
+            for other in left:
+                if not self.reads(first, other) and not self.reads(other, first):
+                    self.try_join(first, (), other, "siblings")
+            left = [g for g in left if g in self.partition.members]
+
+    def part_makers(self, joint: str) -> list[Node]:
+        """Who writes the parts of a value that is joined in place."""
+        found = (self.graph.producer(self.placing.root(v)) for v in self.graph.nodes[joint].reads)
+        return [n for n in found if n is not None]
 
     def reads(self, consumer: int, producer: int) -> bool:
         return producer in self.partition.predecessors[consumer]
@@ -124,17 +132,108 @@ class Grouping:
                 continue
             self.try_join(producer, bridge, group)
 
-    def producers(self, group: int) -> list[tuple[int, tuple[int, ...]]]:
-        """(producer group, all the view groups between) for everything that the group reads."""
-        bridges: dict[int, list[int]] = {}
-        for p in self.partition.predecessors[group]:
-            if not self.is_view_group(p):
-                bridges.setdefault(p, [])
-                continue
-            for behind in self.partition.predecessors[p]:
-                if not self.is_view_group(behind):
-                    bridges.setdefault(behind, []).append(p)
+    def producers(self, group: int, joints: bool = False) -> list[tuple[int, tuple[int, ...]]]:
+        """(producer group, all view groups between) for everything that the group reads; through joints if asked."""
+        bridges: dict[int, set[int]] = {}
+
+        def visit(at: int, bridge: frozenset[int]) -> None:
+            for p in self.partition.predecessors[at]:
+                if not self.is_view_group(p):
+                    bridges.setdefault(p, set()).update(bridge)
+                elif joints or not self.is_joint_group(p):
+                    visit(p, bridge | {p})
+
+        visit(group, frozenset())
         return [(producer, tuple(sorted(views))) for producer, views in bridges.items()]
+
+    # ---- without a kernel -------------------------------------------------------------------------------------------
+    def is_joint_group(self, group: int) -> bool:
+        return any(name in self.joints for name in self.partition.members[group])
+
+    def is_heavy_joint(self, name: str) -> bool:
+        """Some part comes out of a reduction or more, which no kernel of the joint would make again."""
+        if isinstance(self.placing.joint(self.graph.nodes[name]), Refusal):
+            return False
+        makers = [self.graph.producer(self.placing.root(v)) for v in self.graph.nodes[name].reads]
+        return any(m is not None and self.is_heavy(self.partition.group_of[m.name]) for m in makers)
+
+    def is_heavy(self, group: int) -> bool:
+        structures = [structure_of(self.graph, self.graph.nodes[n]) for n in self.partition.members[group]]
+        return any(s is None or s.reduce_axes for s in structures)
+
+    def become_view(self, name: str) -> None:
+        """A slice that no kernel took in looks into its source; a joint's parts are written where it lies."""
+        if name in self.free and self.placing.see(self.graph.nodes[name]) is None:
+            self.views.add(name)
+        elif not self.join_in_place(name):
+            self.free.discard(name)
+
+    def join_in_place(self, name: str) -> bool:
+        node = self.graph.nodes[name]
+        if isinstance(self.placing.joint(node), Refusal):
+            return False
+        decision = joint_decision(self.graph, node)
+        if decision.id in self.options.disabled_fusions:
+            self.fusions.append(replace(decision, outcome="disabled", reason="--no-fuse"))
+            return False
+        refusal = self.made_on_host(node) or self.placing.join(node)
+        if refusal is not None:
+            self.fusions.append(replace(decision, outcome="refused", reason=refusal.text, code=refusal.code))
+            return False
+        self.views.add(name)
+        self.joints.add(name)
+        self.fusions.append(decision)
+        return True
+
+    def made_on_host(self, node: Node) -> Refusal | None:
+        """Python functions bring arrays of their own."""
+        for value in node.reads:
+            maker = self.graph.producer(self.placing.root(value))
+            names = self.partition.members[self.partition.group_of[maker.name]] if maker is not None else []
+            answer = self.claim(names) if maker is not None and maker.name not in self.views else None
+            if answer is not None and not (isinstance(answer, Claim) and answer.native):
+                return Refusal("part-on-host", f"{value} is made by a Python function, in an array of its own")
+        return None
+
+    def settle(self) -> None:
+        """Views and parts get their places, and the kernels that read or write between gaps are claimed once more."""
+        settled = False
+        while not settled:
+            self.graph.placements = self.places()
+            strided = {v for v, p in self.graph.placements.items() if not is_dense(known(self.graph, v), p.strides)}
+            settled = all([self.claim_again(g, strided) for g in self.partition.members if not self.is_view_group(g)])
+
+    def places(self) -> dict[str, Placement]:
+        """Of the views that are left: some became part of a kernel. One that does not fit any more gets a kernel."""
+        self.placing = Placing(self.graph)
+        for name, node in self.graph.nodes.items():
+            if name in self.views and self.is_view_group(self.partition.group_of[name]):
+                refusal = self.placing.join(node) if name in self.joints else self.placing.see(node)
+                if refusal is not None:
+                    self.views.discard(name)
+                    return self.places()
+        return self.placing.placements()
+
+    def claim_again(self, group: int, strided: set[str]) -> bool:
+        """False where the kernel cannot be had that way: then what lies so stands by itself."""
+        names = self.partition.members[group]
+        region = Region.of(self.graph, names)
+        between = [v for v in (*region.inputs, *region.outputs) if v in strided]
+        before = self.claims.pop("\n".join(names), None) if between else None
+        if before is None or not isinstance(before, Claim) or not before.native:
+            return True
+        answer = self.claim(names)
+        if isinstance(answer, Claim) and answer.native:
+            return True
+        self.claims["\n".join(names)] = before
+        self.views -= {name for name in self.views for v in between if self.lays(name, v)}
+        return False
+
+    def lays(self, name: str, value: str) -> bool:
+        """The view is the value, or the joint in which it lies."""
+        part = self.placing.parts.get(value)
+        outer = self.placing.graph.producer(part.whole) if part is not None else self.graph.producer(value)
+        return outer is not None and outer.name == name
 
     def try_join(self, producer: int, bridge: tuple[int, ...], consumer: int, rule: str = "join") -> None:
         """Join where it is legal, claimed and predicted faster; `boundary` says why not where it stays so."""
@@ -156,9 +255,11 @@ class Grouping:
 
     def apart(self, parts: Sequence[int]) -> _Apart | None:
         """What the parts cost as kernels of their own; None where one of them has no kernel of its own."""
-        costs = [self.cost(g) for g in parts if not self.is_view_group(g)]
-        seconds = [c.seconds for c in costs if c is not None]
-        return _Apart(sum(seconds), MARGIN * min(seconds)) if len(seconds) == len(costs) else None
+        asked = [self.seconds(g) for g in parts if not self.is_view_group(g)]
+        seconds = [s for s in asked if s is not None]
+        if len(seconds) < len(asked):
+            return None
+        return _Apart(sum(seconds), MARGIN * min([s for s in seconds if s] or [0.0]))
 
     def ordered(self, groups: Sequence[int]) -> list[str]:
         names = [n for g in groups for n in self.partition.members[g]]
@@ -200,6 +301,8 @@ class Grouping:
     def boundary(self, producer: int, bridge: tuple[int, ...], consumer: int) -> tuple[str, str, dict[str, object]]:
         """Why two neighbours are two kernels: code, reason and numbers, asked anew of the final groups."""
         parts = (producer, *bridge, consumer)
+        if any(self.is_joint_group(g) for g in bridge):
+            return "in-place", "its parts are written where the joined value lies, and read there as a whole", {}
         disabled = "all" in self.options.disabled_fusions
         if disabled:
             return "disabled", "fusion is switched off (--no-fuse)", {}
@@ -230,6 +333,7 @@ def group(graph: Graph, providers: Sequence[Provider], target: Target, options: 
     alone: frozenset[str] = frozenset()
     left_out: list[Decision] = []
     while True:
+        graph.placements = {}
         grouping = Grouping(graph, providers, target, options)
         grouping.run(alone)
         found = [
@@ -240,6 +344,7 @@ def group(graph: Graph, providers: Sequence[Provider], target: Target, options: 
             break
         left_out += [replace(kernel_decision(graph, n), outcome="disabled", reason="--no-fuse") for n in found]
         alone |= frozenset(n for names in found for n in names)
+    grouping.settle()
     for decision in (*left_out, *grouping.fusions):
         ledger.add(decision)
     for group_number in grouping.order():
@@ -250,9 +355,21 @@ def group(graph: Graph, providers: Sequence[Provider], target: Target, options: 
     return grouping.groups()
 
 
+def known(graph: Graph, value: str) -> tuple[int, ...]:
+    return tuple(d for d in graph.types[value].shape if isinstance(d, int))
+
+
 def kernel_decision(graph: Graph, names: Sequence[str]) -> Decision:
     """The decision whose id names a kernel: in `explain`, and for `--no-fuse`."""
     return Decision("fusion", "kernel", user_names(graph.nodes[n] for n in names), "taken")
+
+
+def joint_decision(graph: Graph, node: Node) -> Decision:
+    """The decision to write the parts of a joint in place; its id switches that off."""
+    moved = graph.types[node.output].bytes
+    facts = {"bytes_not_copied": 2 * moved} if isinstance(moved, int) else {}
+    reason = "each part is written where it lies"
+    return Decision("fusion", "in-place", user_names([node]), "taken", reason, facts=facts)
 
 
 def record_boundaries(grouping: Grouping, ledger: Ledger) -> None:
@@ -260,7 +377,7 @@ def record_boundaries(grouping: Grouping, ledger: Ledger) -> None:
     for consumer in grouping.order():
         if grouping.is_view_group(consumer):
             continue
-        for producer, bridge in sorted(grouping.producers(consumer)):
+        for producer, bridge in sorted(grouping.producers(consumer, joints=True)):
             code, reason, facts = grouping.boundary(producer, bridge, consumer)
             first, second = (
                 kernel_decision(grouping.graph, grouping.partition.members[g]) for g in (producer, consumer)

@@ -84,12 +84,10 @@ class HostKernel:
 
 @dataclass(frozen=True)
 class ViewKernel:
-    """No work at all: the output is the input's own bytes under another shape (reshape of a contiguous value)."""
+    """No work at all: the output lies in other values' bytes (a reshape, a slice, parts joined where they are made)."""
 
     name: str
     region: Region
-    source: str
-    output: str
     origin: tuple[str, ...]
 
 

@@ -49,4 +49,5 @@ class Region:
         for node in self.members(graph):
             out.insert(node)
         out.set_outputs({v: v for v in self.outputs})
+        out.placements = {v: graph.placements[v] for v in (*self.inputs, *self.outputs) if v in graph.placements}
         return out

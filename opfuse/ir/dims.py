@@ -133,6 +133,13 @@ def product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
+def total(dims: Iterable[Dim]) -> Dim:
+    out: Dim = 0
+    for d in dims:
+        out = out + d
+    return out
+
+
 def floordiv(a: Dim, b: Dim) -> Dim:
     """a // b rounding down; ZeroDivisionError where b is 0."""
     if isinstance(a, int) and isinstance(b, int):

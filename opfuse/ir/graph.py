@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from opfuse.ir.dims import Bindings, bind
+from opfuse.ir.placement import Placement
 from opfuse.ir.types import DType, TensorType
 
 Attributes = Mapping[str, Any]  # int, float, bool, str, DType, or (nested) tuples of int / Dim / float / str; None
@@ -63,6 +64,7 @@ class Graph:
         self.inputs: list[str] = []
         self.outputs: dict[str, str] = {}  # public name -> value
         self.defaults: dict[str, np.ndarray] = {}  # inputs that may be left out (initialisers that are also inputs)
+        self.placements: dict[str, Placement] = {}  # values that lie in another's bytes, once kernels are settled
         self._producer: dict[str, str] = {}
         self._consumers: dict[str, dict[str, None]] = {}  # value -> names of the nodes that read it, in order
         self._counter = 0
@@ -234,6 +236,7 @@ class Graph:
         out = Graph(self.name)
         out.nodes, out.types, out.constants = dict(self.nodes), dict(self.types), dict(self.constants)
         out.inputs, out.outputs, out.defaults = list(self.inputs), dict(self.outputs), dict(self.defaults)
+        out.placements = dict(self.placements)
         out._producer = dict(self._producer)
         out._consumers = {v: dict(c) for v, c in self._consumers.items()}
         out._counter = self._counter

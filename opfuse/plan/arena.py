@@ -36,16 +36,23 @@ def plan_arena(
     sizes = {v: n for v, n in storages.bytes.items() if storages.kinds[v] == "arena"}
     for r in runs:
         sizes |= r.scratch_sizes
-    lifetimes = _lifetimes(runs, number_of, sizes)
+    lifetimes = _lifetimes(runs, number_of, sizes, storages)
     joined, owner = merge(lifetimes, _reuse(kernels, runs, number_of, storages, lifetimes))
     offsets, total = allocate(joined)
     return Arena(offsets, owner, sizes, total)
 
 
-def _lifetimes(runs: Sequence[PlannedRun], number_of: Sequence[int], sizes: Mapping[str, int]) -> dict[str, Lifetime]:
+def _touched(r: PlannedRun, storages: Storages) -> frozenset[str]:
+    """The storages that a run reads or writes."""
+    return frozenset(storages.root(v) for v in r.run.reads | r.run.writes)
+
+
+def _lifetimes(
+    runs: Sequence[PlannedRun], number_of: Sequence[int], sizes: Mapping[str, int], storages: Storages
+) -> dict[str, Lifetime]:
     out: dict[str, Lifetime] = {}
     for r, epoch in zip(runs, number_of, strict=True):
-        for name in (r.run.reads | r.run.writes) & sizes.keys():
+        for name in _touched(r, storages) & sizes.keys():
             first = out[name].first if name in out else epoch
             out[name] = Lifetime(name, sizes[name], first, epoch)
     return out
@@ -59,7 +66,7 @@ def _reuse(
     reuse: dict[str, str] = {}
     touched: dict[int, list[frozenset[str]]] = {}
     for r, epoch in zip(runs, number_of, strict=True):
-        touched.setdefault(epoch, []).append(r.run.reads | r.run.writes)
+        touched.setdefault(epoch, []).append(_touched(r, storages))
     for r, epoch in zip(runs, number_of, strict=True):
         kernel = kernels[r.run.kernel]
         if not isinstance(kernel, TileKernel):
@@ -77,13 +84,15 @@ def _candidates(kernel: TileKernel, storages: Storages, lifetimes: Mapping[str, 
     """(input storage, output storage) pairs of a kernel that may share bytes, largest first."""
     found = []
     buffers = [b for b in kernel.program.buffers if b.name in kernel.arguments]
-    arguments = [(b, storages.root(kernel.arguments[b.name])) for b in buffers]
-    for out, new in arguments:
-        for _, old in arguments:
+    arguments = [(b, storages.root(v), storages.is_all(v)) for b in buffers for v in [kernel.arguments[b.name]]]
+    for out, new, all_of_new in arguments:
+        for _, old, _ in arguments:
             if out.role != "out" or new not in lifetimes or old not in lifetimes or old == new:
                 continue
+            if not all_of_new or not all(all_of_old for _, root, all_of_old in arguments if root == old):
+                continue
             # the same storage under two buffers (x read plainly and through a view) must be judged at each of them
-            verdicts = [may_reuse(kernel.program, b, out) for b, root in arguments if root == old]
+            verdicts = [may_reuse(kernel.program, b, out) for b, root, _ in arguments if root == old]
             if all(isinstance(v, InPlace) for v in verdicts):
                 found.append((old, new))
     return sorted(dict.fromkeys(found), key=lambda pair: -lifetimes[pair[1]].bytes)

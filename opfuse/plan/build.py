@@ -24,7 +24,7 @@ from opfuse.plan.arena import Arena, plan_arena
 from opfuse.plan.order import Footstep, epochs, execution_order
 from opfuse.plan.phases import PlannedRun, Printed, plan_runs
 from opfuse.plan.plan import Host, KernelInfo, Native, Place, Plan, Port, Segment, Step, Value
-from opfuse.plan.storage import Storages
+from opfuse.plan.storage import Storages, static_bytes
 from opfuse.plan.weights import Pack, WeightsLayout
 from opfuse.target import Target
 from opfuse.tile.packing import pack as pack_panels
@@ -71,9 +71,10 @@ def _order(kernels: Sequence[Kernel], storages: Storages) -> list[int]:
     working = [n for n, k in enumerate(kernels) if not isinstance(k, ViewKernel)]
     steps = []
     for n in working:
-        reads, writes = kernels[n].region.inputs, kernels[n].region.outputs
-        steps.append(Footstep(tuple(map(storages.root, reads)), writes, isinstance(kernels[n], HostKernel)))
-    sizes = {v: size for v, size in storages.bytes.items() if storages.kinds[v] == "arena"}
+        reads = {made: None for v in kernels[n].region.inputs for made in sorted(storages.holds(v))}
+        steps.append(Footstep(tuple(reads), kernels[n].region.outputs, isinstance(kernels[n], HostKernel)))
+    sizes = {v: storages.bytes.get(v, static_bytes(storages.graph, v))
+             for v in storages.made if storages.kind(v) == "arena"}  # fmt: skip
     return [working[k] for k in execution_order(steps, sizes)]
 
 
@@ -90,10 +91,11 @@ class _Places:
             if packed is None:
                 return self.weights.add(root, array)
             return self.weights.add(root, array.reshape(packed.shape), packed.packing)
-        size = self.storages.bytes[root]
+        at = self.storages.offset(value)
+        size = self.storages.bytes[root] - at
         if kind == "arena":
-            return Place("arena", self.arena.offset(root), 0, size)
-        return Place(kind, 0, self.storages.numbers[root], size)
+            return Place("arena", self.arena.offset(root) + at, 0, size)
+        return Place(kind, at, self.storages.numbers[root], size)
 
     def scratch(self, name: str) -> Place:
         return Place("arena", self.arena.offset(name), 0, self.arena.sizes[name])
@@ -165,7 +167,9 @@ def _values(graph: Graph, kernels: Sequence[Kernel], places: _Places) -> tuple[V
     out = []
     for v in names:
         port = _port(graph, v, v)
-        out.append(Value(v, port.dtype, port.shape, places.of(v, None if v in plain else packed.get(v))))
+        place = places.of(v, None if v in plain else packed.get(v))
+        holds = tuple(sorted(places.storages.holds(v) - {v}))
+        out.append(Value(v, port.dtype, port.shape, place, places.storages.strides(v), holds))
     return tuple(out)
 
 

@@ -16,7 +16,7 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Footstep:
-    """What one kernel reads and makes, as names of storages (views have the name of what they show)."""
+    """What one kernel reads and makes, as names of values that kernels make (a view stands for what it shows)."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -101,7 +101,7 @@ def _topological(kernels: Sequence[Footstep], key: Callable[[int, set[int]], Key
 # ---- epochs ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Run:
-    """One phase of a kernel, or one host call, at its place in the order; storages that it reads and writes."""
+    """One phase of a kernel, or one host call, at its place in the order; made values that it reads and writes."""
 
     kernel: int
     reads: frozenset[str]

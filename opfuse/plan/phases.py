@@ -1,13 +1,12 @@
 """Kernels as runs: one for each printed phase, with what it reads and writes and how threads share it.
 
-A phase reads the buffers that it loads and writes those that it stores; a printer that parts a program differently from
-its phases gets the careful answer (everything that a buffer's role allows). `Repeat` phases are written out, with the
-turn's number as an integer argument.
+A phase reads the buffers that it loads and writes those that it stores; one printed function may be several phases that
+stand side by side. `Repeat` phases are written out, with the turn's number as an integer argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,7 +58,7 @@ def plan_runs(
     out = []
     for number, kernel in enumerate(kernels):
         if isinstance(kernel, HostKernel):
-            reads = frozenset(storages.root(v) for v in kernel.region.inputs)
+            reads = frozenset().union(*(storages.holds(v) for v in kernel.region.inputs))
             out.append(PlannedRun(Run(number, reads, frozenset(kernel.region.outputs), True, True)))
         elif isinstance(kernel, TileKernel):
             if not printed[number]:
@@ -74,18 +73,23 @@ def _kernel_runs(
     program = kernel.program
     names = {b.name: f"{number}:{kernel.name}.{b.name}" for b in program.buffers if b.name not in kernel.arguments}
     sizes = {names[b]: _number(bind(buffer_bytes(program.buffer(b)), bindings), kernel, b) for b in names}
-    where = names | {b: storages.root(v) for b, v in kernel.arguments.items()}
+    where = {b: frozenset((name,)) for b, name in names.items()}
+    where |= {b: storages.holds(v) for b, v in kernel.arguments.items()}
     phases = list(program.flat_phases())
     for k, extra in _turns(program, len(printed), bindings):
         p = printed[k]
-        reads, writes = _touched(program, phases[k] if len(phases) == len(printed) else None, p.arguments)
+        reads, writes = _touched(phases[k : k + 1] if len(phases) == len(printed) else phases)
         values = {**bindings, **extra}
         tiles = _number(bind(p.tiles, values), kernel, "grid")
         chunk = chunk_of(tiles, kernel.schedule.chunk, threads, kernel.cost.seconds)
         yield PlannedRun(
-            Run(number, frozenset(where[b] for b in reads), frozenset(where[b] for b in writes), tiles <= chunk),
+            Run(number, _all(where, reads), _all(where, writes), tiles <= chunk),
             p.symbol, p.arguments, tuple(values[s] for s in p.integers), tiles, chunk, p.scratch_bytes, names, sizes,
         )  # fmt: skip
+
+
+def _all(where: Mapping[str, frozenset[str]], buffers: Iterable[str]) -> frozenset[str]:
+    return frozenset().union(*(where[b] for b in buffers))
 
 
 def chunk_of(tiles: int, wanted: int, threads: int, seconds: float) -> int:
@@ -115,12 +119,9 @@ def _turns(program: Program, printed: int, bindings: Bindings) -> Iterator[tuple
             first += 1
 
 
-def _touched(program: Program, phase: Phase | None, arguments: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Buffers that a phase reads and writes."""
-    if phase is None:
-        reads = {b.name for b in program.buffers if b.name in arguments}
-        return reads, {b for b in reads if program.buffer(b).role in ("out", "scratch")}
-    inside = list(statements(phase.body))
+def _touched(phases: Sequence[Phase]) -> tuple[set[str], set[str]]:
+    """Buffers that a printed function of these phases reads and writes."""
+    inside = [s for phase in phases for s in statements(phase.body)]
     reads = {s.buffer.name for s in inside if isinstance(s, Load)}
     return reads, {s.buffer.name for s in inside if isinstance(s, Store)}
 

@@ -32,6 +32,8 @@ class Value:
     dtype: DType
     shape: tuple[int, ...]
     place: Place
+    strides: tuple[int, ...] = ()  # in elements; () where it is row-major without gaps
+    holds: tuple[str, ...] = ()  # the values that kernels make in whose bytes it lies; () for itself
 
 
 @dataclass(frozen=True)

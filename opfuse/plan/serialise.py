@@ -19,7 +19,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     data = {
         "inputs": [_port(p) for p in plan.inputs],
         "outputs": [_port(p) for p in plan.outputs],
-        "values": [[v.name, v.dtype.value, list(v.shape), _place(v.place)] for v in plan.values],
+        "values": [_value(v) for v in plan.values],
         "segments": [_segment(s) for s in plan.segments],
         "kernels": [asdict(k) for k in plan.kernels],
         "weights": [[w.name, w.offset, w.bytes, w.packing] for w in plan.weights],
@@ -37,12 +37,20 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     return Plan(
         inputs=tuple(_port_from(p) for p in data["inputs"]),
         outputs=tuple(_port_from(p) for p in data["outputs"]),
-        values=tuple(Value(n, DType(d), tuple(s), Place(*p)) for n, d, s, p in data["values"]),
+        values=tuple(_value_from(*v) for v in data["values"]),
         segments=tuple(_segment_from(s) for s in data["segments"]),
         kernels=tuple(_kernel_from(k) for k in data["kernels"]),
         weights=tuple(WeightPiece(*w) for w in data["weights"]),
         **{name: data[name] for name in _PLAIN},
     )
+
+
+def _value(v: Value) -> list[Any]:
+    return [v.name, v.dtype.value, list(v.shape), _place(v.place), list(v.strides), list(v.holds)]
+
+
+def _value_from(name: str, dtype: str, shape: Any, place: Any, strides: Any, holds: Any) -> Value:
+    return Value(name, DType(dtype), tuple(shape), Place(*place), tuple(strides), tuple(holds))
 
 
 def _place(p: Place) -> list[Any]:

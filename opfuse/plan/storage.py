@@ -1,10 +1,10 @@
-"""Which bytes a value stands for: views share their source's storage, and each storage is of one kind.
+"""Which bytes a value stands for: views and parts share a root's storage, and each storage is of one kind.
 
 A storage has the name of the value that roots it. Its kind is `input`, `weights` (a constant), `host` (made by a Python
-function), `output` (made by a kernel and shown to the user: written straight into the output array) or `arena`.
+function), `output` (made by kernels and shown to the user: written straight into the output array) or `arena`.
 
     storages = Storages.of(graph, kernels)
-    storages.root("reshaped") -> "x";  storages.kind("x") -> "input"
+    storages.root("reshaped") -> "x";  storages.kind("x") -> "input";  storages.holds("joined") -> {"left", "right"}
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from opfuse.fuse.provider import HostKernel, Kernel, TileKernel, ViewKernel
+from opfuse.fuse.provider import HostKernel, Kernel, TileKernel
 from opfuse.ir.dims import Dim, product
 from opfuse.ir.graph import Graph
+from opfuse.ir.placement import Placement, is_dense
 from opfuse.plan.plan import Area
 from opfuse.tile.program import Buffer
 
@@ -23,33 +24,34 @@ from opfuse.tile.program import Buffer
 class Storages:
     """`numbers`: which input, output or host buffer a storage of that kind is; `bytes`: what one must hold."""
 
-    roots: Mapping[str, str]
+    graph: Graph
+    made: frozenset[str]  # values that kernels make
     kinds: Mapping[str, Area]
     numbers: Mapping[str, int]
     bytes: Mapping[str, int]
 
     @staticmethod
     def of(graph: Graph, kernels: Sequence[Kernel]) -> Storages:
-        roots = _roots(graph, kernels)
-        shown = {roots.get(v, v): number for number, v in reversed(list(enumerate(graph.outputs.values())))}
+        by_tiles = [v for k in kernels if isinstance(k, TileKernel) for v in k.region.outputs]
+        by_host = [v for k in kernels if isinstance(k, HostKernel) for v in k.region.outputs]
         kinds: dict[str, Area] = dict.fromkeys(graph.inputs, "input")
         kinds |= dict.fromkeys(graph.constants, "weights")
         numbers = {i: n for n, i in enumerate(graph.inputs)}
-        made_by_host = [v for k in kernels if isinstance(k, HostKernel) for v in k.region.outputs]
-        for number, v in enumerate(made_by_host):
+        for number, v in enumerate(by_host):
             kinds[v], numbers[v] = "host", number
-        for kernel in kernels:
-            for v in kernel.region.outputs if isinstance(kernel, TileKernel) else ():
-                kinds[v] = "output" if v in shown else "arena"
-                if v in shown:
-                    numbers[v] = shown[v]
+        shown = {_root(graph, v): n for n, v in reversed(list(enumerate(graph.outputs.values()))) if _is_all(graph, v)}
+        for v in (_root(graph, made) for made in by_tiles):
+            kinds[v] = "output" if v in shown else "arena"
+            if v in shown:
+                numbers[v] = shown[v]
         for name, value in graph.outputs.items():
-            if roots.get(value, value) not in kinds:
+            if _root(graph, value) not in kinds:
                 raise ValueError(f"no kernel makes {value!r}, shown as output {name!r}")
-        return Storages(roots, kinds, numbers, _storage_bytes(graph, kernels, roots, kinds))
+        made = frozenset((*by_tiles, *by_host))
+        return Storages(graph, made, kinds, numbers, _storage_bytes(graph, kernels, kinds))
 
     def root(self, value: str) -> str:
-        return self.roots.get(value, value)
+        return _root(self.graph, value)
 
     def kind(self, value: str) -> Area:
         """ValueError where nothing makes the value."""
@@ -58,22 +60,43 @@ class Storages:
             raise ValueError(f"no kernel makes {value!r}")
         return self.kinds[root]
 
+    def is_all(self, value: str) -> bool:
+        """It is all of its storage, from the first byte on and without gaps."""
+        return _is_all(self.graph, value)
 
-def _roots(graph: Graph, kernels: Sequence[Kernel]) -> dict[str, str]:
-    direct = {k.output: k.source for k in kernels if isinstance(k, ViewKernel)}
-    out = {}
-    for v in direct:
-        root, seen = direct[v], {v}
-        while root in direct:
-            if root in seen:
-                raise ValueError(f"views of {v!r} go in a circle")
-            seen.add(root)
-            root = direct[root]
-        if static_bytes(graph, v) != static_bytes(graph, root):
-            types = f"{graph.types[v]} and {graph.types[root]}"
-            raise ValueError(f"{v!r} cannot be a view of {root!r}: {types} differ in bytes")
-        out[v] = root
-    return out
+    def offset(self, value: str) -> int:
+        """Bytes from the beginning of its storage."""
+        place = self.graph.placements.get(value)
+        return place.offset * self.graph.types[value].dtype.bytes if place is not None else 0
+
+    def strides(self, value: str) -> tuple[int, ...]:
+        """In elements; () where the value is row-major without gaps."""
+        place = self.graph.placements.get(value)
+        return () if place is None or is_dense(_shape(self.graph, value), place.strides) else place.strides
+
+    def holds(self, value: str) -> frozenset[str]:
+        """The values that kernels make, or that are given, in whose bytes the value lies: what its reader waits for."""
+        node = self.graph.producer(value)
+        if value in self.made or node is None:
+            return frozenset((value,))
+        return frozenset().union(*(self.holds(v) for v in node.reads))
+
+
+def _root(graph: Graph, value: str) -> str:
+    place = graph.placements.get(value)
+    return place.root if place is not None else value
+
+
+def _shape(graph: Graph, value: str) -> tuple[int, ...]:
+    return tuple(d for d in graph.types[value].shape if isinstance(d, int))
+
+
+def _is_all(graph: Graph, value: str) -> bool:
+    place: Placement | None = graph.placements.get(value)
+    if place is None:
+        return True
+    whole = static_bytes(graph, place.root) == static_bytes(graph, value)
+    return whole and place.offset == 0 and is_dense(_shape(graph, value), place.strides)
 
 
 def static_bytes(graph: Graph, value: str) -> int:
@@ -97,9 +120,7 @@ def buffer_bytes(buffer: Buffer) -> Dim:
     return (last + 1) * buffer.dtype.bytes
 
 
-def _storage_bytes(
-    graph: Graph, kernels: Sequence[Kernel], roots: Mapping[str, str], kinds: Mapping[str, Area]
-) -> dict[str, int]:
+def _storage_bytes(graph: Graph, kernels: Sequence[Kernel], kinds: Mapping[str, Area]) -> dict[str, int]:
     out = {v: static_bytes(graph, v) for v in kinds}
     for kernel in kernels:
         if not isinstance(kernel, TileKernel):
@@ -109,9 +130,11 @@ def _storage_bytes(
             size = buffer_bytes(buffer)
             if value is None or not isinstance(size, int):
                 continue
-            root = roots.get(value, value)
+            root = _root(graph, value)
             if root not in kinds:
                 raise ValueError(f"no kernel makes {value!r}, which kernel {kernel.name!r} reads")
+            place = graph.placements.get(value)
+            size += place.offset * buffer.dtype.bytes if place is not None else 0
             if size > out.get(root, 0) and kinds.get(root) != "arena":
                 raise ValueError(f"kernel {kernel.name!r}: {value!r} has {out.get(root, 0)} bytes, its buffer {size}")
             out[root] = max(out.get(root, 0), size)

@@ -16,6 +16,7 @@ from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph
 from opfuse.ir.ops import structure_of
 from opfuse.target import Target
+from opfuse.tile.beside import lower_beside, pieces
 from opfuse.tile.choose import choose_cpu
 from opfuse.tile.lower import LoweredRegion, lower, lower_online
 from opfuse.tile.schedule import Schedule
@@ -41,12 +42,15 @@ class CpuProvider:
         if target.kind != "cpu":
             return Refusal("other-target", f"the CPU generator does not print for {target.name}")
         first = self.claim_form(lower, graph, region, target)
-        if not self.reassociate or not products_after_reductions(graph, region):
-            return first
-        online = self.claim_form(lower_online, graph, region, target)
-        if isinstance(online, Refusal):
-            return first
-        return online if isinstance(first, Refusal) or online.cost.seconds < first.cost.seconds else first
+        others = [self.claim_form(form, graph, region, target) for form in self.other_forms(graph, region)]
+        claims = [c for c in (first, *others) if isinstance(c, Claim)]
+        return min(claims, key=lambda c: c.cost.seconds) if claims else first
+
+    def other_forms(self, graph: Graph, region: Region) -> list[Form]:
+        forms: list[Form] = [lower_beside] if falls_apart(graph, region) else []
+        if self.reassociate and products_after_reductions(graph, region):
+            forms.append(lower_online)
+        return forms
 
     def claim_form(self, form: Form, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
         lowered = form(region.subgraph(graph), kernel_name(graph, region))
@@ -70,6 +74,11 @@ class CpuProvider:
             kernel_name(graph, claim.region), claim.region, lowered.program, payload.schedule, lowered.arguments,
             claim.cost, self.name, claim.region.origin(graph),
         )  # fmt: skip
+
+
+def falls_apart(graph: Graph, region: Region) -> bool:
+    """Are there nodes that read nothing of each other, so that each may have a phase of its own?"""
+    return len(pieces(region.subgraph(graph))) > 1
 
 
 def products_after_reductions(graph: Graph, region: Region) -> bool:

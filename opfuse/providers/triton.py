@@ -20,8 +20,9 @@ from opfuse.ir.dims import Dim
 from opfuse.ir.graph import Graph
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
+from opfuse.tile.beside import lower_beside
 from opfuse.tile.lower import LoweredRegion, lower
-from opfuse.tile.program import Dot, Loop, Program, Statement
+from opfuse.tile.program import Dot, Loop, Program, Repeat, Statement
 from opfuse.tile.schedule import Schedule
 
 NOMINAL = 64  # of a run-time extent
@@ -37,7 +38,10 @@ class TritonProvider:
     name = "triton"
 
     def claim(self, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
-        lowered = lower(region.subgraph(graph), kernel_name(graph, region))
+        subgraph, name = region.subgraph(graph), kernel_name(graph, region)
+        lowered, apart = lower(subgraph, name), lower_beside(subgraph, name)
+        if isinstance(lowered, Refusal) and isinstance(apart, LoweredRegion):
+            lowered = apart
         if isinstance(lowered, Refusal):
             return lowered
         schedule = choose_gpu(lowered.program, target)
@@ -65,7 +69,8 @@ def cost(program: Program, target: Target) -> Cost:
     phases = list(program.flat_phases())
     flops = sum(multiply_adds(p.body, math.prod(_size(a.extent) for a in p.grid), frozenset(p.grid)) for p in phases)
     rates = target.rates
-    seconds = len(phases) * rates.start_s + max(moved / rates.dram_bytes_per_s, flops / rates.flops_per_s)
+    launches = sum(len(p.phases) if isinstance(p, Repeat) else 1 for p in program.phases)
+    seconds = launches * rates.start_s + max(moved / rates.dram_bytes_per_s, flops / rates.flops_per_s)
     return Cost(seconds, moved, flops, {"rates": rates.source})
 
 

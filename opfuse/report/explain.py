@@ -172,19 +172,17 @@ def _entry(kernel: KernelInfo, identifier: str, host: bool) -> KernelEntry:
 def neighbours(plan: Plan) -> list[tuple[KernelInfo, KernelInfo]]:
     """Pairs (maker, reader) of kernels that a value joins, in the order of the readers, each pair once.
 
-    A value that is another one under a new shape (a view) lies at the same place: kernels stand in execution order, so
-    the last that wrote to a place before it is read is the maker of what is read there.
+    A value that lies in others' bytes (a view, or parts joined in place) stands for the values that kernels made there.
     """
-    start = {v.name: (v.place.area, v.place.index, v.place.offset) for v in plan.values}
-    maker: dict[object, KernelInfo] = {}
+    holds = {v.name: v.holds or (v.name,) for v in plan.values}
+    maker: dict[str, KernelInfo] = {}
     pairs: dict[tuple[str, str], tuple[KernelInfo, KernelInfo]] = {}
     for kernel in plan.kernels:
         for value in kernel.reads:
-            made = maker.get(start.get(value, value))
-            if made is not None:
+            for made in (maker[v] for v in holds.get(value, (value,)) if v in maker):
                 pairs[made.id, kernel.id] = (made, kernel)
         for value in kernel.writes:
-            maker[start.get(value, value)] = kernel
+            maker[value] = kernel
     return list(pairs.values())
 
 

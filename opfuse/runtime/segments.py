@@ -38,17 +38,18 @@ class Call:
         match place.area:
             case "arena" | "weights":
                 block = self.context.arena if place.area == "arena" else self.weights
-                size = int(np.prod(value.shape, dtype=np.int64)) * value.dtype.bytes
-                array = block[place.offset : place.offset + size].view(value.dtype.numpy).reshape(value.shape)
             case "input":
-                array = self.inputs[place.index].reshape(value.shape)
+                block = self.inputs[place.index]
             case "output":
-                array = self.outputs[place.index].reshape(value.shape)
+                block = self.outputs[place.index]
             case _:
                 made = self.hosts[place.index]
                 assert made is not None, f"{name!r} is read before it is made"
-                return made if -1 in value.shape else made.reshape(value.shape)
-        array = array.view()
+                if -1 in value.shape:
+                    return made
+                block = made
+        strides = [s * value.dtype.bytes for s in value.strides] if value.strides else None
+        array = np.ndarray(value.shape, value.dtype.numpy, block.reshape(-1).view(np.uint8), place.offset, strides)
         array.flags.writeable = False
         return array
 

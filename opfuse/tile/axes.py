@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from opfuse.ir.dims import Dim
 from opfuse.ir.index import AxisTerm, Gathered, Index, Quotient, Remainder
-from opfuse.ir.scalar import Scalar, substitute
+from opfuse.ir.scalar import Position, Scalar, substitute
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import (
     Buffer,
@@ -42,11 +42,23 @@ def map_program(
     access: Callable[[Buffer, tuple[Index, ...]], tuple[Index, ...]],
     buffer: Callable[[Buffer], Buffer],
     axes: Callable[[tuple[Axis, ...]], tuple[Axis, ...]],
+    place: Callable[[Position | Index], Position | Index] = lambda i: i,
 ) -> Program:
-    """A copy of a one-phase program with its tiles, accesses, buffers and axis lists mapped."""
+    """A copy of a one-phase program with its tiles, accesses, buffers and axis lists mapped.
+
+    `place` maps the positions in formulas and the bounds of loops.
+    """
+
+    def leaf(x: Scalar) -> Scalar | None:
+        mapped = tile(x) if isinstance(x, Tile) else place(x) if isinstance(x, Position) else None
+        return mapped if not isinstance(mapped, Index) else None
 
     def scalar(x: Scalar) -> Scalar:
-        return substitute(x, lambda leaf: tile(leaf) if isinstance(leaf, Tile) else None)
+        return substitute(x, leaf)
+
+    def bound(i: Index | None) -> Index | None:
+        mapped = place(i) if i is not None else None
+        return mapped if isinstance(mapped, Index) else None
 
     def statement(s: Statement) -> Statement:
         match s:
@@ -65,7 +77,8 @@ def map_program(
                 return Rename(tile(s.out), tile(s.tile), old, new)
             case Loop():
                 carries = tuple(Carry(tile(c.tile), scalar(c.init), tile(c.next)) for c in s.carries)
-                return replace(s, axis=axes((s.axis,))[0], carries=carries, body=tuple(statement(b) for b in s.body))
+                body = tuple(statement(b) for b in s.body)
+                return Loop(axes((s.axis,))[0], carries, body, bound(s.start), bound(s.stop))
 
     phases = []
     for phase in program.phases:

@@ -17,6 +17,7 @@ from opfuse.ir.scalar import FUNCTIONS, Apply, Operand, Position, Scalar, walk
 from opfuse.ir.structure import COMBINERS, Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import (
+    Beside,
     Buffer,
     Carry,
     Dot,
@@ -62,13 +63,29 @@ def check(program: Program) -> None:
     for part in program.phases:
         if isinstance(part, Repeat):
             written |= {b for phase in part.phases for b in _stored(phase)}
-        for phase in part.phases if isinstance(part, Repeat) else (part,):
+        phases = (part,) if isinstance(part, Phase) else part.phases
+        for phase in phases:
             _PhaseCheck(program, phase, part.axis if isinstance(part, Repeat) else None, frozenset(written)).run()
-        if isinstance(part, Phase):
-            written |= _stored(part)
+        if isinstance(part, Beside):
+            _check_apart(part)
+        written |= {b for phase in phases for b in _stored(phase)}
     for b in program.buffers:
         if b.role == "out" and b.name not in written:
             raise IllFormed(f"nothing is stored to the output {b.name}")
+
+
+def _check_apart(part: Beside) -> None:
+    """Phases that run at the same time have axes of their own, and none reads or writes what another writes."""
+    seen: set[str] = set()
+    for number, phase in enumerate(part.phases):
+        names = {a.name for a in phase_axes(phase)}
+        if names & seen:
+            raise IllFormed(f"phases beside each other share the axes {sorted(names & seen)}")
+        seen |= names
+        loaded = {s.buffer.name for s in statements(phase.body) if isinstance(s, Load)}
+        for other in part.phases[:number] + part.phases[number + 1 :]:
+            if common := (loaded | _stored(phase)) & _stored(other):
+                raise IllFormed(f"phases beside each other meet in the buffers {sorted(common)}")
 
 
 def _stored(phase: Phase) -> set[str]:

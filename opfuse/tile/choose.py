@@ -16,7 +16,19 @@ from opfuse.ir.index import AxisTerm, Index
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
 from opfuse.tile.axes import volume
-from opfuse.tile.program import Buffer, Dot, Load, Loop, Phase, Program, Statement, loop_axes, shape_axes, statements
+from opfuse.tile.program import (
+    Beside,
+    Buffer,
+    Dot,
+    Load,
+    Loop,
+    Phase,
+    Program,
+    Statement,
+    loop_axes,
+    shape_axes,
+    statements,
+)
 from opfuse.tile.schedule import Packing, Schedule
 
 NOMINAL = 64
@@ -35,6 +47,8 @@ def size(d: Dim) -> int:
 
 
 def choose_cpu(program: Program, target: Target) -> Schedule:
+    if any(isinstance(part, Beside) for part in program.phases):
+        return Schedule.side_by_side([choose_cpu(part, target) for part in program.apart()])
     phase = next(program.flat_phases())
     dots = [s for s in statements(phase.body) if isinstance(s, Dot) and s.out.axes]
     keys = key_loop(phase)

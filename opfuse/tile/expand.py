@@ -30,6 +30,7 @@ def expand_composites(graph: Graph) -> Graph | Refusal:
         if refusal is not None:
             return refusal
     out.set_outputs({public: renamed.get(v, v) for public, v in graph.outputs.items()})
+    out.placements = {renamed.get(v, v): p for v, p in graph.placements.items()}
     return out
 
 

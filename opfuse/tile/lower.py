@@ -23,7 +23,7 @@ from opfuse.tile.axes import merge_axes, order_axes
 from opfuse.tile.expand import expand_composites
 from opfuse.tile.nests import Nests
 from opfuse.tile.online import OnlineNests, may_hold_softmax_product
-from opfuse.tile.program import Buffer, Phase, Program, Store, Tile
+from opfuse.tile.program import Phase, Program, Store, Tile
 from opfuse.tile.scan import ScanLowering, scans
 from opfuse.tile.splits import root_parts
 from opfuse.tile.walk import Refused
@@ -48,7 +48,7 @@ def lower_online(region: Graph, name: str) -> LoweredRegion | Refusal:
     graph = expand_composites(region)
     if isinstance(graph, Refusal):
         return graph
-    if not may_hold_softmax_product(graph):
+    if scans(graph) or not may_hold_softmax_product(graph):
         return Refusal("no-softmax", "no product of the region reads a softmax")
     lowering = _OnlineLowering(graph)
     lowered = _lowered(region, lowering, name)
@@ -82,9 +82,7 @@ class _Lowering(Nests):
         for value in reversed([v for v in values if v != root]):
             stores.append(self.other_output(value, root, index))
         for k, (value, at, result) in enumerate(stores):
-            type_ = self.graph.types[value]
-            out = Buffer(f"y{k}", type_.dtype, type_.shape, "out")
-            self.buffers[value] = out
+            out = self.output_buffer(f"y{k}", value)
             names = frozenset(n for i in at for n in i.axes)
             tile = result if isinstance(result, Tile) else self.map("out", result, names)
             self.scopes[0].statements.append(Store(tile, out, at))

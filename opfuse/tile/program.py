@@ -23,7 +23,7 @@ another thing: the value the *model* gives to places outside the buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from opfuse.ir.dims import Dim, product, symbols
@@ -174,6 +174,17 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Phases that read nothing of each other and run in one launch: the tiles of all are one grid.
+
+    Axes, tiles and outputs are each phase's own; inputs may be shared. Where the outermost grid axes have as many tiles
+    each, the phases take turns tile by tile along them, so that what both read is still near.
+    """
+
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True)
 class Repeat:
     """Phases run once for each point of an axis, in order (recurrences)."""
 
@@ -185,7 +196,7 @@ class Repeat:
 class Program:
     name: str
     buffers: tuple[Buffer, ...]
-    phases: tuple[Phase | Repeat, ...]
+    phases: tuple[Phase | Beside | Repeat, ...]
     origin: tuple[str, ...] = field(default=(), compare=False)  # the user's node names
 
     @property
@@ -202,10 +213,18 @@ class Program:
 
     def flat_phases(self) -> Iterator[Phase]:
         for p in self.phases:
-            if isinstance(p, Repeat):
-                yield from p.phases
-            else:
+            if isinstance(p, Phase):
                 yield p
+            else:
+                yield from p.phases
+
+    def apart(self) -> tuple[Program, ...]:
+        """Each phase as a program of its own, with the buffers that it touches."""
+        out = []
+        for phase in self.flat_phases():
+            used = {s.buffer.name for s in statements(phase.body) if isinstance(s, (Load, Store))}
+            out.append(replace(self, buffers=tuple(b for b in self.buffers if b.name in used), phases=(phase,)))
+        return tuple(out)
 
     def buffer(self, name: str) -> Buffer:
         return next(b for b in self.buffers if b.name == name)
@@ -282,7 +301,7 @@ def whole_axes(phase: Phase) -> frozenset[Axis]:
 
 
 __all__ = [
-    "Apply", "Axis", "Buffer", "Carry", "Const", "Dot", "Halo", "Leaf", "Load", "Loop", "Map", "Phase", "Position",
-    "Program", "Reduce", "Rename", "Repeat", "Statement", "Store", "Tile", "gathers", "loop_axes", "made", "operands",
-    "phase_axes", "positions", "read", "shape_axes", "statements", "whole_axes",
+    "Apply", "Axis", "Beside", "Buffer", "Carry", "Const", "Dot", "Halo", "Leaf", "Load", "Loop", "Map", "Phase",
+    "Position", "Program", "Reduce", "Rename", "Repeat", "Role", "Statement", "Store", "Tile", "gathers", "loop_axes",
+    "made", "operands", "phase_axes", "positions", "read", "shape_axes", "statements", "whole_axes",
 ]  # fmt: skip

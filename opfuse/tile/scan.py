@@ -20,7 +20,7 @@ from opfuse.ir.ops import scan_of, structure_of
 from opfuse.ir.scalar import Operand, Scalar, walk
 from opfuse.ir.scan import Carried, Product, Scan, summed_index
 from opfuse.ir.structure import Access
-from opfuse.tile.program import Buffer, Carry, Dot, Load, Loop, Phase, Rename, Store, Tile
+from opfuse.tile.program import Carry, Dot, Load, Loop, Phase, Rename, Store, Tile
 from opfuse.tile.walk import Refused, Scope, Values
 
 
@@ -197,8 +197,6 @@ class _Steps:
         value = self.node.outputs[k]
         if value not in self.to.graph.outputs.values():
             return
-        type_ = self.to.graph.types[value]
-        buffer = Buffer(f"y{k}", type_.dtype, type_.shape, "out")
-        self.to.buffers[value] = buffer
+        buffer = self.to.output_buffer(f"y{k}", value)
         at = tuple(i.substitute(self.here) for i in index)
         self.to.scopes[-1].statements.append(Store(tile, buffer, at))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -29,10 +29,22 @@ class Schedule:
     prefetch: int = 0  # bytes ahead, streaming loads
     prefetch_panel: bool = False  # the next panel of a packed weight, while this one is used
     chunk: int = 1  # grid tiles that a thread claims at a time
+    beside: tuple[Schedule, ...] = ()  # one for each phase of a program whose phases stand side by side
     # GPU
     warps: int = 4
     stages: int = 2
     group: int = 1  # blocks of the last but one grid axis that run as one band, to share what they read in L2
+
+
+    def of(self, phase: int) -> Schedule:
+        """The schedule of a phase, by its number."""
+        return self.beside[phase] if self.beside else self
+
+    @staticmethod
+    def side_by_side(parts: Sequence[Schedule]) -> Schedule:
+        """Each phase keeps its own; what is packed is packed once for all."""
+        pack = {buffer: packing for part in parts for buffer, packing in part.pack.items()}
+        return Schedule(pack=pack, chunk=max(part.chunk for part in parts), beside=tuple(parts))
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,11 @@ def program_text(program: Program) -> str:
     lines = [f"program {program.name}({', '.join(program.symbols)})"]
     lines += [INDENT + buffer_text(b) for b in program.buffers]
     for part in program.phases:
-        if isinstance(part, Repeat):
-            lines.append(f"repeat {part.axis}:")
-            lines += [INDENT + line for phase in part.phases for line in phase_lines(phase)]
-        else:
+        if isinstance(part, Phase):
             lines += phase_lines(part)
+        else:
+            lines.append(f"repeat {part.axis}:" if isinstance(part, Repeat) else "beside:")
+            lines += [INDENT + line for phase in part.phases for line in phase_lines(phase)]
     return "\n".join(lines) + "\n"
 
 
@@ -121,7 +121,9 @@ def schedule_text(schedule: Schedule) -> str:
         value = getattr(schedule, f.name)
         if value == getattr(default, f.name):
             continue
-        if f.name == "tile":
+        if f.name == "beside":
+            parts += [f"({schedule_text(part)})" for part in value]
+        elif f.name == "tile":
             parts.append("tile " + " ".join(f"{axis}={size}" for axis, size in sorted(value.items())))
         elif f.name == "pack":
             parts += [f"pack {name} {packing_text(p)}" for name, p in sorted(value.items())]

@@ -19,12 +19,13 @@ from opfuse.ir.dims import Dim
 from opfuse.ir.graph import Graph, Node, user_name
 from opfuse.ir.index import AxisTerm, Gathered, Index, axis, simplify
 from opfuse.ir.ops import structure_of
+from opfuse.ir.placement import is_dense
 from opfuse.ir.scalar import Const, Operand, Position, Scalar, apply, cast, const, substitute, walk
 from opfuse.ir.scalar import extent as extent_scalar
 from opfuse.ir.structure import Axis, Structure
 from opfuse.ir.types import DType
 from opfuse.tile.positions import Unplaceable, index_scalar
-from opfuse.tile.program import Buffer, Load, Map, Statement, Tile
+from opfuse.tile.program import Buffer, Load, Map, Role, Statement, Tile
 
 
 class Refused(Exception):
@@ -91,8 +92,20 @@ class Values:
             weight = self.graph.is_constant(value)
             prefix = "w" if weight else "x"
             name = f"{prefix}{sum(b.name[0] == prefix for b in self.buffers.values())}"
-            self.buffers[value] = Buffer(name, type_.dtype, type_.shape, "weight" if weight else "in")
+            role: Role = "weight" if weight else "in"
+            self.buffers[value] = Buffer(name, type_.dtype, type_.shape, role, self.strides(value))
         return self.buffers[value]
+
+    def strides(self, value: str) -> tuple[int, ...] | None:
+        """How a value lies that is a slice or a part of another; None where it is row-major without gaps."""
+        place = self.graph.placements.get(value)
+        shape = tuple(d for d in self.graph.types[value].shape if isinstance(d, int))
+        return None if place is None or is_dense(shape, place.strides) else place.strides
+
+    def output_buffer(self, name: str, value: str) -> Buffer:
+        type_ = self.graph.types[value]
+        out = self.buffers[value] = Buffer(name, type_.dtype, type_.shape, "out", self.strides(value))
+        return out
 
     # ---- scopes -----------------------------------------------------------------------------------------------------
     def scope_for(self, names: frozenset[str]) -> Scope:

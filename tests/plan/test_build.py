@@ -54,7 +54,7 @@ class Memory:
     def __init__(self, plan: Plan, chain: Chain) -> None:
         self.plan, self.chain = plan, chain
         self.place = {v.name: v.place for v in plan.values}
-        self.views = {k.output: k.source for k in chain.kernels if isinstance(k, ViewKernel)}
+        self.views = {k.region.outputs[0]: k.region.inputs[0] for k in chain.kernels if isinstance(k, ViewKernel)}
         self.holds: dict[str, Place] = {}
         for name, place in self.place.items():
             if self.root(name) in (*chain.graph.inputs, *chain.graph.constants):

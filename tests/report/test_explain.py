@@ -86,15 +86,17 @@ def test_every_pair_of_neighbours_has_one_boundary_and_its_own_reason() -> None:
 
 
 def test_neighbours_are_found_through_views_and_despite_reused_memory() -> None:
-    """k1 reads a reshape of what k0 makes; k2 writes over the same bytes; k3 reads those."""
+    """k1 reads a reshape of what k0 makes; k2 writes over the same bytes; k3 reads those and, joined with d, b."""
     model = made.small()
     k = [made.kernel(n, f"k{n}", (f"n{n}",), reads, makes) for n, (reads, makes) in enumerate([
-        (("x",), ("a",)), (("a_view",), ("b",)), (("b",), ("c",)), (("c",), ("d",)),
+        (("x",), ("a",)), (("a_view",), ("b",)), (("b",), ("c",)), (("c",), ("d",)), (("b_and_d",), ("e",)),
     ])]  # fmt: skip
-    values = tuple(Value(v, DType.F32, (8,), Place("arena", offset, 0, 32))
-                   for v, offset in [("a", 0), ("a_view", 0), ("b", 64), ("c", 0), ("d", 64)])  # fmt: skip
+    values = tuple(Value(v, DType.F32, (8,), Place("arena", offset, 0, 32), (), holds) for v, offset, holds in [
+        ("a", 0, ()), ("a_view", 0, ("a",)), ("b", 64, ()), ("c", 0, ()), ("d", 96, ()), ("b_and_d", 64, ("b", "d")),
+    ])  # fmt: skip
     plan = replace(model.plan, kernels=tuple(k), values=values)
-    assert [(a.name, b.name) for a, b in neighbours(plan)] == [("k0", "k1"), ("k1", "k2"), ("k2", "k3")]
+    pairs = [("k0", "k1"), ("k1", "k2"), ("k2", "k3"), ("k1", "k4"), ("k3", "k4")]
+    assert [(a.name, b.name) for a, b in neighbours(plan)] == pairs
 
 
 def test_measured_times_are_shown_once_they_are_there() -> None:

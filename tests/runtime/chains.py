@@ -18,6 +18,7 @@ from opfuse.fuse.provider import Cost, HostKernel, Kernel, TileKernel, ViewKerne
 from opfuse.fuse.region import Region
 from opfuse.ir.graph import Graph
 from opfuse.ir.index import axis
+from opfuse.ir.placement import Placement, dense
 from opfuse.ir.scalar import apply
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType, TensorType
@@ -74,8 +75,13 @@ class Chain:
     def view(self, x: str, shape: tuple[int, ...]) -> str:
         out = self.graph.emit("reshape", [x], {"shape": shape})
         region = Region.of(self.graph, [self._maker(out)])
-        self.kernels.append(ViewKernel("view", region, x, out, region.origin(self.graph)))
+        self.graph.placements[out] = Placement(self.root(x), 0, dense(shape))
+        self.kernels.append(ViewKernel("view", region, region.origin(self.graph)))
         return out
+
+    def root(self, value: str) -> str:
+        place = self.graph.placements.get(value)
+        return place.root if place is not None else value
 
     def on_host(self, x: str, y: str, provider: str = "reference") -> str:
         """The graph's own add, in Python."""
@@ -132,7 +138,9 @@ class Chain:
                 x, y = (values[kernel.arguments[b]] for b in ("x", "y"))
                 values[kernel.arguments["out"]] = mixed(x, y)
             elif isinstance(kernel, ViewKernel):
-                values[kernel.output] = values[kernel.source].reshape(self.graph.types[kernel.output].static_shape)
+                node = self.graph.nodes[kernel.region.nodes[0]]
+                out = node.output
+                values[out] = values[node.reads[0]].reshape(self.graph.types[out].static_shape)
             else:
                 (out,) = kernel.region.outputs
                 x, y = (values[i] for i in self.graph.nodes[kernel.region.nodes[0]].inputs if i is not None)

@@ -22,7 +22,7 @@ from opfuse.ir.dims import bind
 from opfuse.ir.scalar import FUNCTIONS, Apply, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
-from opfuse.tile.program import Buffer, Dot, Loop, Map, Program, Reduce, Repeat, Statement
+from opfuse.tile.program import Buffer, Dot, Loop, Map, Phase, Program, Reduce, Repeat, Statement
 from opfuse.tile.schedule import Schedule
 
 Array = Any
@@ -120,7 +120,7 @@ class Case:
         """Error allowed, relative to the largest element of the output."""
         total = 0.0
         for part in self.program.phases:
-            phases = part.phases if isinstance(part, Repeat) else (part,)
+            phases = (part,) if isinstance(part, Phase) else part.phases
             once = sum(_error(s, ()) for phase in phases for s in phase.body)
             total += once * (self.most(part.axis) if isinstance(part, Repeat) else 1)
         stored = max(

@@ -19,6 +19,7 @@ from opfuse.ir.scalar import Apply, Const, Position, Scalar, apply, const, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import (
+    Beside,
     Buffer,
     Carry,
     Dot,
@@ -213,10 +214,12 @@ class Kernel:
         self.phases.append(Phase(self.grid, tuple(self.bodies[0])))
         self.bodies, self.grid, self.points, self.counts = [[]], grid, points, {}
 
-    def program(self, repeat: Axis | None = None) -> Program:
+    def program(self, repeat: Axis | None = None, beside: bool = False) -> Program:
         self.phases.append(Phase(self.grid, tuple(self.bodies[0])))
         phases = [p for p in self.phases if isinstance(p, Phase)]
-        made: tuple[Phase | Repeat, ...] = (Repeat(repeat, tuple(phases)),) if repeat is not None else tuple(phases)
+        made: tuple[Phase | Beside | Repeat, ...] = tuple(phases)
+        if repeat is not None or beside:
+            made = (Repeat(repeat, tuple(phases)) if repeat is not None else Beside(tuple(phases)),)
         order = {"in": 0, "weight": 1, "scratch": 2, "out": 3}
         return Program(self.name, tuple(sorted(self.buffers.values(), key=lambda b: order[b.role])), made)
 

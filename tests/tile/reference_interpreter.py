@@ -23,6 +23,7 @@ from opfuse.ir.scalar import Apply, Const, Position, Scalar
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import (
+    Beside,
     Dot,
     Load,
     Loop,
@@ -63,7 +64,8 @@ def run(program: Program, arrays: Arrays, tile: Mapping[str, int] | None = None)
                     for phase in part.phases:
                         _PhaseRun(phase, memory, sizes, tile or {}).run({part.axis.name: at})
             else:
-                _PhaseRun(part, memory, sizes, tile or {}).run({})
+                for phase in part.phases if isinstance(part, Beside) else (part,):
+                    _PhaseRun(phase, memory, sizes, tile or {}).run({})
     return {b.name: memory[b.name] for b in program.buffers if b.role == "out"}
 
 

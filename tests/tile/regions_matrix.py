@@ -51,6 +51,25 @@ def linear_gelu(
     return k.program()
 
 
+def side_by_side(rows: int, n_size: int, narrow: int, k_size: int) -> Program:
+    """relu(A @ W) and A @ V, of two widths, in one launch; the second's rows are cut in another way."""
+    m, n, kk, r, c, j = every = axes(m=rows, n=n_size, k=k_size, r=rows, c=narrow, j=k_size)
+    A = buffer("A", rows, k_size)
+    k = kernel("side_by_side", every, (m, n))
+    with k.loop(kk, (0.0, (m, n))) as (acc,):
+        k.next(k.dot(acc, k.load(A, m, kk), k.load(weight("W", k_size, n_size), kk, n), kk))
+    k.store(fn("max", acc, 0.0), out("Y", rows, n_size), m, n)
+    k.phase((r, c))
+    with k.loop(j, (0.0, (r, c))) as (acc,):
+        k.next(k.dot(acc, k.load(A, r, j), k.load(weight("V", k_size, narrow), j, c), j))
+    k.store(acc, out("Z", rows, narrow), r, c)
+    return k.program(beside=True)
+
+
+def np_side_by_side(A: Array, W: Array, V: Array) -> dict[str, Array]:
+    return {"Y": np.maximum(A @ W, 0), "Z": A @ V}
+
+
 def matrix_vector(k_size: int) -> Program:
     """A row of a matrix times one vector: a dot whose result has no columns."""
     m, kk = every = axes(m="M", k=k_size)
@@ -289,6 +308,12 @@ def cases() -> list[Case]:
                 GEMM_GPU,
             )
         )
+    for rows, n, narrow, k in ((1, 5, 3, 4), (33, 64, 17, 20), (70, 130, 1, 33), (64, 16, 48, 1)):
+        turns = [Schedule({"m": tile, "r": tile, "n": 16, "c": 16, "k": 4, "j": 4}) for tile in (6, 64)]
+        uneven = Schedule.side_by_side([Schedule({"m": 8, "n": 32}), Schedule({"r": 3, "c": 16}, register=(2, 1))])
+        made.append(Case(f"linear of {n} beside linear of {narrow}, {rows} rows", side_by_side(rows, n, narrow, k),
+                         np_side_by_side, ({},), (*turns, uneven),
+                         (Schedule({"m": 16, "n": 16, "k": 16, "r": 32, "c": 16, "j": 16}),)))  # fmt: skip
     made.append(Case("linear K=0", linear_gelu(17, 0), np_linear(False), ROWS[:3], (gemm_cpu(),), GEMM_GPU[:1]))
     for n, k in ((33, 17), (64, 64)):
         made.append(

@@ -6,6 +6,7 @@ Every refusal that can be seen in the program, the schedule or the target is giv
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from opfuse.codegen.llvm.layout import Unsupported, packed_layout
 from opfuse.codegen.llvm.passes import Pass, PassPlan, passes_of
@@ -60,6 +61,8 @@ def check_program(program: Program, schedule: Schedule, target: Target) -> None:
         if packing.panel % target.lanes():
             raise Unsupported("panel", f"panels of {packing.panel} do not hold whole vectors of {target.lanes()}",
                               buffer=name, panel=packing.panel, lanes=target.lanes())  # fmt: skip
+    for part in schedule.beside:
+        check_program(replace(program, phases=()), part, target)
     mr, nv = schedule.register
     if mr < 1 or nv < 1 or schedule.stream < 1 or any(n < 1 for n in schedule.tile.values()):
         raise Unsupported("schedule", "tiles, register tiles and streams hold at least one element",

@@ -12,9 +12,10 @@ the point is written. Only weights are declared not to alias.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from opfuse.codegen.llvm.beside import Called, beside_text
 from opfuse.codegen.llvm.emit import Handle, Int, Integer, Value
 from opfuse.codegen.llvm.frame import buffer_name, symbol_name
 from opfuse.codegen.llvm.layout import Unsupported
@@ -23,10 +24,10 @@ from opfuse.codegen.llvm.passes import Once, Pass, PassPlan, Sequential, Step, p
 from opfuse.codegen.llvm.planning import Planner
 from opfuse.codegen.llvm.rows import Rows
 from opfuse.decision import Refusal
-from opfuse.ir.dims import Dim, ceildiv, product
+from opfuse.ir.dims import Dim, ceildiv, product, total
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
-from opfuse.tile.program import Program, whole_axes
+from opfuse.tile.program import Beside, Program, whole_axes
 from opfuse.tile.schedule import Footprint, Schedule
 
 VERSIONS = 2  # ragged grid axes of which the last tile has code of its own
@@ -52,9 +53,35 @@ def print_program(
     if isinstance(plans, Refusal):
         return plans
     try:
-        return tuple(_print(p, program, schedule, target, _phase_symbol(symbol, k, plans)) for k, p in enumerate(plans))
+        printed = [
+            _print(p, program, schedule.of(k), target, _phase_symbol(symbol, k, plans)) for k, p in enumerate(plans)
+        ]
     except Unsupported as found:
         return found.refusal
+    out: list[PrintedPhase] = []
+    for part in program.phases:
+        if isinstance(part, Beside):
+            count = len(part.phases)
+            out.append(_beside(symbol, printed[:count], plans[:count], program))
+            printed, plans = printed[count:], plans[count:]
+        else:
+            out.append(printed[0])
+            printed, plans = printed[1:], plans[1:]
+    return tuple(out)
+
+
+def _beside(symbol: str, parts: Sequence[PrintedPhase], plans: Sequence[PassPlan], program: Program) -> PrintedPhase:
+    """The functions of phases that stand side by side, and one that runs them all."""
+    called = [
+        Called(p.symbol, p.arguments, p.tiles, ceildiv(plan.grid[0].extent, plan.tile[plan.grid[0].name]))
+        if plan.grid else Called(p.symbol, p.arguments, p.tiles, 1)
+        for p, plan in zip(parts, plans, strict=True)
+    ]  # fmt: skip
+    names = tuple(b.name for b in program.buffers if any(b.name in p.arguments for p in parts))
+    text = beside_text(symbol, called, names, program.symbols)
+    tiles = total(p.tiles for p in parts)
+    scratch = max(p.scratch_bytes for p in parts)
+    return PrintedPhase(symbol, names, program.symbols, tiles, scratch, "\n".join([*(p.text for p in parts), text]))
 
 
 def plan_passes(program: Program, schedule: Schedule, target: Target) -> tuple[PassPlan, ...] | Refusal:
@@ -64,8 +91,8 @@ def plan_passes(program: Program, schedule: Schedule, target: Target) -> tuple[P
         plans = []
         for k, phase in enumerate(program.flat_phases()):
             check_phase(phase, target)
-            name = program.name if len(program.phases) == 1 else f"{program.name}.{k}"
-            plans.append(Planner(name, phase, schedule, target).plan())
+            name = program.name if len(list(program.flat_phases())) == 1 else f"{program.name}.{k}"
+            plans.append(Planner(name, phase, schedule.of(k), target).plan())
         return tuple(plans)
     except Unsupported as found:
         return found.refusal

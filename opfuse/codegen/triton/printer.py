@@ -27,13 +27,14 @@ from opfuse.codegen.triton.expressions import (
 from opfuse.codegen.triton.legality import legal
 from opfuse.codegen.triton.scalars import ScalarText
 from opfuse.decision import Refusal
-from opfuse.ir.dims import Dim
+from opfuse.ir.dims import Dim, total
 from opfuse.ir.index import AxisTerm, Index
 from opfuse.ir.scalar import Const, Scalar
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.target import Target
 from opfuse.tile.program import (
+    Beside,
     Dot,
     Load,
     Loop,
@@ -91,12 +92,18 @@ def print_program(program: Program, schedule: Schedule, target: Target, name: st
     stages: list[Stage] = []
     for part in program.phases:
         repeat = part.axis if isinstance(part, Repeat) else None
+        printers = [
+            _PhasePrinter(program, phase, schedule, repeat, beside=isinstance(part, Beside))
+            for phase in ((part,) if isinstance(part, Phase) else part.phases)
+        ]
         entries = []
-        for phase in part.phases if isinstance(part, Repeat) else (part,):
+        for printer in printers:
             entry = f"{name}_{len(texts)}" if many else name
-            printer = _PhasePrinter(program, phase, schedule, repeat)
             texts.append(printer.text(entry))
-            entries.append(Entry(entry, grid_size(phase, printer.blocks)))
+            entries.append(Entry(entry, grid_size(printer.phase, printer.blocks)))
+        if isinstance(part, Beside):
+            texts.append(beside_text(name, printers, entries))
+            entries = [Entry(name, total(e.grid for e in entries))]
         stages.append(Stage(tuple(entries), repeat))
     body = "\n\n".join(texts)
     source = "\n\n".join(part for part in (HEADER + prelude_of(body), body) if part)
@@ -104,10 +111,27 @@ def print_program(program: Program, schedule: Schedule, target: Target, name: st
                          schedule.warps, schedule.stages)  # fmt: skip
 
 
+def beside_text(name: str, printers: Sequence[_PhasePrinter], entries: Sequence[Entry]) -> str:
+    """A kernel over the blocks of several phases, one after another, that calls each phase's own function."""
+    parameters = printers[0].parameters()
+    lines = ["@triton.jit", f"def {name}({', '.join(parameters)}):", "    pid = tl.program_id(0)"]
+    first: Dim = 0
+    for k, (printer, entry) in enumerate(zip(printers, entries, strict=True)):
+        end = first + entry.grid
+        test = "else" if k + 1 == len(entries) else f"{'if' if k == 0 else 'elif'} pid < {printer.dim(end)}"
+        place = "pid" if k == 0 else f"pid - {printer.dim(first)}"
+        lines += [f"    {test}:", f"        {entry.name}({', '.join([*parameters, place])})"]
+        first = end
+    return "\n".join(lines) + "\n"
+
+
 class _PhasePrinter(Places):
-    def __init__(self, program: Program, phase: Phase, schedule: Schedule, repeat: Axis | None) -> None:
+    def __init__(
+        self, program: Program, phase: Phase, schedule: Schedule, repeat: Axis | None, beside: bool = False
+    ) -> None:
         super().__init__(Names(program), Blocks(phase, schedule))
         self.program, self.phase, self.schedule, self.repeat = program, phase, schedule, repeat
+        self.beside = beside  # called by a kernel of several phases, which says which of its blocks this is
         self.lines: list[str] = []
         self.depth = 1
         self.limit: dict[str, str] = {}  # axis -> where its positions end, if a block may reach beyond
@@ -130,8 +154,9 @@ class _PhasePrinter(Places):
         self.body(self.phase.body)
         if not self.lines:
             self.emit("pass")
-        parameters = [self.names("buffer", b.name) for b in self.program.buffers]
-        parameters += [self.names("symbol", s) for s in self.program.symbols]
+        parameters = self.parameters()
+        if self.beside:
+            parameters.append("pid")
         decorator = "@triton.jit"
         if self.repeat is not None:  # changes with every launch: no kernel of its own for the values 1 and 16
             step = self.names("axis", self.repeat.name)
@@ -139,12 +164,16 @@ class _PhasePrinter(Places):
             decorator = f'@triton.jit(do_not_specialize=["{step}"])'
         return f"{decorator}\ndef {entry}({', '.join(parameters)}):\n" + "\n".join(self.lines) + "\n"
 
+    def parameters(self) -> list[str]:
+        names = [self.names("buffer", b.name) for b in self.program.buffers]
+        return names + [self.names("symbol", s) for s in self.program.symbols]
+
     def grid(self) -> None:
         """Positions of the grid axes from the program's number: the first of the order changes slowest."""
         order = [a for name in self.schedule.order for a in self.phase.grid if a.name == name]
         order += [a for a in self.phase.grid if a not in order]
         counts = {a.name: self.count(a) for a in order}
-        if order:
+        if order and not self.beside:
             self.emit("pid = tl.program_id(0)")
         at = {a.name: f"pid % {counts[a.name]}" for a in order}
         if self.schedule.group > 1 and len(order) > 1:

@@ -1,0 +1,221 @@
+"""Values without a kernel: slices look into their source, the parts of a joint are written where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import opfuse
+from opfuse.decision import Ledger, Refusal
+from opfuse.fuse.grouping import group
+from opfuse.fuse.placing import Placing
+from opfuse.ir.evaluate import evaluate
+from opfuse.ir.graph import Graph
+from opfuse.ir.placement import Placement
+from opfuse.ir.types import DType, TensorType
+from opfuse.options import Options
+from opfuse.pipeline import lower as lowered
+from opfuse.providers.cpu import CpuProvider
+from opfuse.providers.reference import ReferenceProvider
+from opfuse.target import DESCRIBED_CPU, Target
+
+RNG = np.random.default_rng(7)
+TARGET = Target("described", "cpu", "avx512", 64, 32, 48 << 10, 2 << 20, 32 << 20, 1, DESCRIBED_CPU)
+
+
+def graph(*shapes: tuple[int, ...]) -> tuple[Graph, list[str]]:
+    g = Graph("g")
+    return g, [g.add_input(f"x{k}", TensorType(DType.F32, s)) for k, s in enumerate(shapes)]
+
+
+def weight(g: Graph, *shape: int) -> str:
+    return g.add_constant((RNG.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
+
+
+def linear(g: Graph, x: str, columns: int, name: str | None = None) -> str:
+    return g.emit("matmul", [x, weight(g, int(g.types[x].shape[-1]), columns)], name=name)  # type: ignore[arg-type]
+
+
+def cut(g: Graph, x: str, *box: tuple[int, int], steps: tuple[int, ...] | None = None) -> str:
+    starts, stops = tuple(a for a, _ in box), tuple(b for _, b in box)
+    return g.emit("slice", [x], {"starts": starts, "stops": stops, "steps": steps or (1,) * len(box)})
+
+
+def kernels(g: Graph, threads: int = 1) -> list[str]:
+    made = lowered(g, Options(threads=threads, calibrate=False)).kernels
+    return [k.name for k in made if type(k).__name__ != "ViewKernel"]
+
+
+def agree(g: Graph, threads: int = 1) -> None:
+    """Fused, unfused and the float64 oracle give the same."""
+    feeds = {i: RNG.standard_normal(g.types[i].static_shape).astype(np.float32) for i in g.inputs}
+    want = evaluate(g, feeds, "f64", g.outputs.values())
+    for fusions in ((), "all"):
+        run = opfuse.compile(g.copy(), threads=threads, calibrate=False, disable_fusions=fusions)
+        got = run(feeds)
+        for public, value in g.outputs.items():
+            np.testing.assert_allclose(got[public], want[value], rtol=1e-5, atol=1e-5, err_msg=f"{public} {fusions}")
+
+
+# ---- joints ----------------------------------------------------------------------------------------------------------
+def two_branches(axis: int) -> Graph:
+    """concat(relu(x a), x b) along an axis, read by a product and by a sum."""
+    g, (x,) = graph((4, 6, 16))
+    a, b = g.emit("relu", [linear(g, x, 24)]), linear(g, x, 24 if axis < 2 else 40)
+    joined = g.emit("concat", [a, b], {"axis": axis}, name="joint")
+    g.set_outputs({"y": linear(g, joined, 8), "z": g.emit("reduce_sum", [joined], {"axes": (2,), "keepdims": False})})
+    return g
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_parts_of_a_joint_are_written_in_place(axis: int, threads: int) -> None:
+    g = two_branches(axis)
+    assert not any("concat" in name for name in kernels(g, threads))
+    agree(g, threads)
+
+
+def test_a_joint_that_is_an_output_is_written_straight_into_the_caller_s_array() -> None:
+    g, (x,) = graph((5, 16))
+    g.set_outputs({"y": g.emit("concat", [linear(g, x, 7), linear(g, x, 9), linear(g, x, 1)], {"axis": 1})})
+    made = opfuse.compile(g, threads=1, calibrate=False)
+    assert not any("concat" in k.name for k in made.explain().kernels)
+    agree(g)
+
+
+def test_joints_lie_in_joints() -> None:
+    """The growing concatenation of a dense block: every layer reads all before it, nothing is copied."""
+    g, (x,) = graph((1, 6, 6, 8))
+    here = linear(g, x, 8)
+    for _ in range(4):
+        here = g.emit("concat", [here, linear(g, g.emit("relu", [here]), 4)], {"axis": 3})
+    g.set_outputs({"y": here})
+    assert not any("concat" in name for name in kernels(g))
+    agree(g)
+    agree(g, threads=2)
+
+
+def test_a_part_is_written_through_the_reshape_between() -> None:
+    """Heads of a detector: [1, h, w, 2 a] -> [1, h w a, 2], joined along the boxes."""
+    g, (x, y) = graph((1, 6, 5, 16), (1, 3, 2, 16))
+    parts = [g.emit("reshape", [linear(g, v, 6)], {"shape": (1, n * 3, 2)}) for v, n in ((x, 30), (y, 6))]
+    g.set_outputs({"y": g.emit("softmax", [g.emit("concat", parts, {"axis": 1})], {"axis": 2})})
+    assert not any("concat" in name for name in kernels(g))
+    agree(g)
+
+
+def test_a_reader_of_a_part_reads_it_between_the_others() -> None:
+    g, (x,) = graph((4, 16))
+    a, b = linear(g, x, 24), linear(g, x, 40)
+    g.set_outputs({
+        "y": g.emit("concat", [a, b], {"axis": 1}), "left": linear(g, a, 8), "right": g.emit("exp", [linear(g, b, 3)]),
+    })  # fmt: skip
+    assert not any("concat" in name for name in kernels(g))
+    agree(g)
+
+
+@pytest.mark.parametrize(
+    ("code", "build"),
+    [
+        ("part-given", lambda g, x: [x, linear(g, x, 16)]),
+        ("part-twice", lambda g, x: [p := linear(g, x, 16), p]),
+        ("part-shown", lambda g, x: [cut(g, linear(g, x, 32, "wide"), (0, 4), (0, 16)), linear(g, x, 16)]),
+    ],
+)
+def test_a_joint_that_needs_a_copy_says_why(code: str, build: Callable[[Graph, str], list[str]]) -> None:
+    g, (x,) = graph((4, 16))
+    g.set_outputs({"y": g.emit("concat", build(g, x), {"axis": 1}, name="joint")})
+    placing = Placing(g)
+    for node in g.nodes.values():
+        if node.op == "slice":
+            assert placing.see(node) is None
+    refusal = placing.join(g.nodes["joint"])
+    assert isinstance(refusal, Refusal) and refusal.code == code
+    agree(g)
+
+
+def test_a_part_that_is_an_output_of_the_model_keeps_its_own_bytes() -> None:
+    g, (x,) = graph((4, 16))
+    a, b = linear(g, x, 24), linear(g, x, 40)
+    g.set_outputs({"y": g.emit("concat", [a, b], {"axis": 1}, name="joint"), "a": a})
+    refusal = Placing(g).join(g.nodes["joint"])
+    assert isinstance(refusal, Refusal) and refusal.code == "part-shown"
+    agree(g)
+
+
+def test_in_place_can_be_switched_off_by_its_id() -> None:
+    g = two_branches(2)
+    ledger = Ledger()
+    group(g, (CpuProvider(), ReferenceProvider()), TARGET, Options(), ledger)
+    (decision,) = [d for d in ledger.of("fusion") if d.rule == "in-place"]
+    assert decision.outcome == "taken" and decision.facts["bytes_not_copied"] == 2 * 4 * 4 * 6 * 64
+    off, options = Ledger(), Options(disabled_fusions=frozenset({decision.id}))
+    groups = group(g, (CpuProvider(), ReferenceProvider()), TARGET, options, off)
+    assert any("joint" in part.region.nodes and part.claim is not None for part in groups)
+    assert [d.outcome for d in off.of("fusion") if d.rule == "in-place"] == ["disabled"]
+    assert g.placements == {}
+
+
+def test_neighbours_through_a_joint_have_a_reason() -> None:
+    made = opfuse.compile(two_branches(2), threads=1, calibrate=False).explain()
+    codes = {b.code for b in made.boundaries}
+    assert "in-place" in codes and "unrecorded" not in codes
+
+
+# ---- slices ----------------------------------------------------------------------------------------------------------
+def test_a_slice_that_two_kernels_read_is_a_view() -> None:
+    g, (x,) = graph((6, 32))
+    left, right = cut(g, x, (0, 6), (0, 16)), cut(g, x, (0, 6), (16, 32))
+    g.set_outputs({"a": linear(g, left, 8), "b": linear(g, right, 8), "c": linear(g, g.emit("neg", [left]), 5)})
+    groups = group(g, (CpuProvider(), ReferenceProvider()), TARGET, Options(), Ledger())
+    assert sum(part.claim is None for part in groups) == 2
+    assert g.placements[right] == Placement(x, 16, (32, 1))
+    agree(g)
+
+
+def test_a_slice_that_saves_work_joins_what_it_cuts() -> None:
+    """Only the last step of each sequence is wanted: the product is made for it alone."""
+    g, (x,) = graph((4, 50, 64))
+    g.set_outputs({"y": g.emit("relu", [cut(g, linear(g, x, 64), (0, 4), (49, 50), (0, 64))])})
+    (kernel,) = lowered(g, Options(threads=1, calibrate=False)).kernels
+    assert kernel.cost.flops < 4 * 2 * 64 * 64 * 2  # type: ignore[union-attr]
+    agree(g)
+
+
+@pytest.mark.parametrize("steps", [(1, 2, 1), (2, 1, 1), (1, 1, 2)])
+def test_slices_with_steps(steps: tuple[int, ...]) -> None:
+    g, (x,) = graph((4, 6, 8))
+    made = cut(g, x, (0, 4), (1, 5), (2, 8), steps=steps)
+    g.set_outputs({"a": linear(g, made, 8), "b": g.emit("reduce_max", [made], {"axes": (1,), "keepdims": True})})
+    agree(g)
+
+
+def test_a_reshape_of_a_slice_with_gaps_is_copied_once() -> None:
+    """[4, 0:16] of [4, 32] has gaps between its rows: no single step walks [64]."""
+    g, (x,) = graph((4, 32))
+    flat = g.emit("reshape", [cut(g, x, (0, 4), (0, 16))], {"shape": (1, 64)})
+    g.set_outputs({"a": linear(g, flat, 8), "b": linear(g, flat, 3)})
+    agree(g)
+
+
+def test_a_slice_of_an_output_and_of_an_empty_value() -> None:
+    g, (x, e) = graph((4, 32), (0, 32))
+    y = linear(g, x, 16)
+    g.set_outputs({"y": y, "cut": cut(g, y, (1, 3), (0, 16)), "none": linear(g, cut(g, e, (0, 0), (4, 8)), 2)})
+    agree(g)
+
+
+def test_views_of_views() -> None:
+    g, (x,) = graph((2, 8, 12))
+    inner = cut(g, cut(g, x, (0, 2), (2, 8), (0, 12)), (0, 2), (1, 4), (3, 11))
+    again = g.emit("reshape", [inner], {"shape": (2, 3, 2, 4)})
+    g.set_outputs({"a": linear(g, inner, 5), "b": linear(g, again, 7)})
+    placing = Placing(g)
+    for node in g.nodes.values():
+        if node.op in ("slice", "reshape"):
+            assert placing.see(node) is None
+    assert placing.placement(inner) == Placement(x, 3 * 12 + 3, (96, 12, 1))
+    assert placing.placement(again) == Placement(x, 3 * 12 + 3, (96, 12, 4, 1))
+    agree(g)
