@@ -32,6 +32,8 @@ def highest(d: DType) -> float | int:
     return float("inf") if d.is_float else 1 if d is DType.BOOL else int(np.iinfo(d.numpy).max)
 
 
+MOST_DEPTH = 512  # of a product that is made at once: wider than heads are
+
 IDENTITY: Mapping[str, Callable[[DType], Const]] = {
     "sum": lambda d: const(0, d),
     "prod": lambda d: const(1, d),
@@ -141,8 +143,10 @@ class Nests(Values):
                 text = f"{node.op} slides a window over the other's values: joined, each is made again for every window"
                 raise Refused("window-of-interior", text, node=user_name(node))
             return self.whole_dot(node, s, here, k)
-        opened, inner = [], dict(here)
         names = frozenset(n for i in here.values() for n in i.axes)
+        if len(kept) == 1 and names & self.whole and self.shallow(node, s, k):
+            return self.whole_dot(node, s, here, k)
+        opened, inner = [], dict(here)
         for a in [a for a in kept if a is not k] + [k]:
             opened.append(self.open_loop(a, inner, point=a is not k))
         a_tile, b_tile = self.operand(node, s, 0, inner), self.operand(node, s, 1, inner)
@@ -153,6 +157,11 @@ class Nests(Values):
         last = self.fresh_tile("acc", names, a_tile.dtype)
         self.scopes[-1].statements.append(Dot(last, carried[-1], a_tile, b_tile, opened[-1]))
         return self.close_loops(opened, carried, const(0, a_tile.dtype), last, names)
+
+    def shallow(self, node: Node, s: Structure, k: Axis) -> bool:
+        """A short sum over no weights, as of scores: made at once where its columns stand whole, not added up there."""
+        weights = [r for r in s.reads if self.graph.is_constant(node.inputs[r.operand])]
+        return not weights and isinstance(k.extent, int) and k.extent <= MOST_DEPTH
 
     def computed(self, value: str | None) -> bool:
         """Made inside the region by more than movement."""

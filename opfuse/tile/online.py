@@ -20,11 +20,9 @@ from opfuse.ir.index import Index
 from opfuse.ir.ops import structure_of
 from opfuse.ir.scalar import Apply, Operand, Scalar, apply, cast, const
 from opfuse.ir.structure import Axis, Structure
-from opfuse.tile.nests import Nests
+from opfuse.tile.nests import MOST_DEPTH, Nests
 from opfuse.tile.program import Carry, Dot, Loop, Map, Reduce, Tile
 from opfuse.tile.softmax_product import KEYS, KEYS_INDEX, Place, Search, SoftmaxProduct, Step
-
-MOST_DEPTH = 512  # of a product that a tile of scores is made by in one step: wider than heads are
 
 
 def may_hold_softmax_product(graph: Graph) -> bool:

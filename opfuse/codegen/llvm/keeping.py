@@ -155,7 +155,7 @@ class Keeping:
                 self._visit(t, at, True)
                 continue
             live = planner.live(t)
-            innermost = lane if lane in live else s.over if s.over in live else None
+            innermost = lane if lane in live else planner.lane(frozenset(live))  # a broadcast may lie in any order
             self._keep(t, tuple(a for a in live if a != innermost) + ((innermost,) if innermost else ()))
 
     def _worth_keeping(self, t: Tile, live: frozenset[Axis], at: Place, again: bool) -> bool:
