@@ -44,4 +44,4 @@ OWN = {"div", "pow", "cast", "bits"}
 def reinterpret(x: Any, source: Any, to: Any) -> Any:
     """The bits of x, a number of NumPy type `source`, as type `to`; floats come and go as float64."""
     flat = np.frombuffer(np.asarray(x).astype(source).tobytes(), to).reshape(np.shape(x))
-    return flat.astype(np.float64) if np.issubdtype(flat.dtype, np.floating) or flat.dtype.kind == "V" else flat
+    return flat.astype(np.float64) if flat.dtype.name in ("float64", "float32", "float16", "bfloat16") else flat

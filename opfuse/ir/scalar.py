@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from opfuse.ir.dims import Dim
 from opfuse.ir.types import DType
 
@@ -147,6 +149,8 @@ def apply(function: str, *args: Scalar, dtype: DType | None = None) -> Apply:
 def const(value: float | int | bool, dtype: DType) -> Const:
     if dtype.is_float:
         return Const(float(value), dtype)
+    if dtype.is_narrow:  # its byte
+        return Const(int(np.asarray(value).astype(dtype.numpy).view(np.uint8)), dtype)
     return Const(bool(value) if dtype is DType.BOOL else int(value), dtype)
 
 

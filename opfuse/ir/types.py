@@ -28,6 +28,17 @@ class DType(enum.Enum):
     U16 = "u16"
     U8 = "u8"
     BOOL = "bool"
+    # Narrow: each number in a byte of its own; kept, moved and converted, never computed with.
+    I4 = "i4"
+    U4 = "u4"
+    I2 = "i2"
+    U2 = "u2"
+    F8E4M3 = "f8e4m3"
+    F8E4M3Z = "f8e4m3z"
+    F8E5M2 = "f8e5m2"
+    F8E5M2Z = "f8e5m2z"
+    F8E8M0 = "f8e8m0"
+    F4E2M1 = "f4e2m1"
 
     @property
     def numpy(self) -> np.dtype:
@@ -47,7 +58,11 @@ class DType(enum.Enum):
 
     @property
     def is_integer(self) -> bool:
-        return not self.is_float and self is not DType.BOOL
+        return not self.is_float and self is not DType.BOOL and not self.is_narrow
+
+    @property
+    def is_narrow(self) -> bool:
+        return self in _NARROW
 
     def __repr__(self) -> str:
         return self.value
@@ -63,9 +78,14 @@ _NUMPY: dict[DType, np.dtype] = {
     DType.BF16: np.dtype(ml_dtypes.bfloat16), DType.I64: np.dtype(np.int64), DType.I32: np.dtype(np.int32),
     DType.I16: np.dtype(np.int16), DType.I8: np.dtype(np.int8), DType.U64: np.dtype(np.uint64),
     DType.U32: np.dtype(np.uint32), DType.U16: np.dtype(np.uint16), DType.U8: np.dtype(np.uint8),
-    DType.BOOL: np.dtype(np.bool_),
+    DType.BOOL: np.dtype(np.bool_), DType.I4: np.dtype(ml_dtypes.int4), DType.U4: np.dtype(ml_dtypes.uint4),
+    DType.I2: np.dtype(ml_dtypes.int2), DType.U2: np.dtype(ml_dtypes.uint2),
+    DType.F8E4M3: np.dtype(ml_dtypes.float8_e4m3fn), DType.F8E4M3Z: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    DType.F8E5M2: np.dtype(ml_dtypes.float8_e5m2), DType.F8E5M2Z: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    DType.F8E8M0: np.dtype(ml_dtypes.float8_e8m0fnu), DType.F4E2M1: np.dtype(ml_dtypes.float4_e2m1fn),
 }  # fmt: skip
 _FROM_NUMPY = {n: d for d, n in _NUMPY.items()}
+_NARROW = tuple(DType)[tuple(DType).index(DType.I4) :]
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
 
 

@@ -125,6 +125,9 @@ def _elementwise() -> list[ImportCase]:
         case("Cast", (9, 13), {"x": FLAGS}, "y = Cast <to = 1> (x)"),
         case("Cast", (9, 13), {"x": np.array([2.7, -2.7, 0], np.float32)}, "y = Cast <to = 6> (x)"),
         case("CastLike", (15, 19), {"x": X, "l": I64}, "y = CastLike (x, l)"),
+        *(case("Cast", (19,), {"x": X * 90}, f"n = Cast <to = {to}, saturate = {k}> (x)\n y = Cast <to = 1> (n)")
+          for to in (17, 18, 19, 20) for k in (0, 1)),
+        case("Cast", (21,), {"x": I64}, "n = Cast <to = 22> (x)\n y = Cast <to = 6> (n)"),
         case("Dropout", (7, 10, 12, 13), {"x": X}, "y = Dropout (x)"),
         case("Dropout", (10, 12), {"x": X}, "y, m = Dropout (x)", "y m"),
         case("Dropout", (12, 13), {"x": X}, "y, m = Dropout (x, r, t)", "y m",

@@ -101,6 +101,8 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, dtype: DType, steps: 
     NaN and infinities must stand in the same places.
     """
     assert actual.shape == expected.shape
+    if dtype.is_narrow:
+        actual, expected = actual.view(np.uint8), expected.view(np.uint8)
     if not dtype.is_float:
         np.testing.assert_array_equal(actual, expected)
         return
@@ -463,7 +465,7 @@ def test_half_precision_contractions_stay_contractions() -> None:
 def computes_in_float(operator: Operator, sample: Sample) -> bool:
     if operator.name in ("where", "cast", "bit_cast") or not has_structure(operator, sample):
         return False
-    return any(a is not None and a.dtype.kind == "f" for a in arrays_of(operator, sample))
+    return any(a is not None and DType.of(a.dtype).is_float for a in arrays_of(operator, sample))
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16])
@@ -472,7 +474,8 @@ def test_half_precision_is_computed_in_float32(operator: Operator, sample: Sampl
     """No arithmetic on halves in any formula (choosing and comparing is exact), and one rounding at the end."""
     given = arrays_of(operator, sample)
     with np.errstate(over="ignore"):
-        arrays = [a.astype(dtype.numpy) if a is not None and a.dtype.kind == "f" else a for a in given]
+        floats = [a is not None and DType.of(a.dtype).is_float for a in given]
+        arrays = [a.astype(dtype.numpy) if f else a for a, f in zip(given, floats, strict=True)]
     g, _ = graph_of(operator, sample, arrays)
     structure = structure_of(g, g.nodes["node"])
     exact = {"cast", "select", "max", "min", "lt", "le", "gt", "ge", "eq", "ne"}

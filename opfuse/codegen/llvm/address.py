@@ -29,6 +29,7 @@ MEMORY = {
     DType.F64: "double", DType.F32: "float", DType.F16: "i16", DType.BF16: "i16", DType.BOOL: "i8",
     DType.I64: "i64", DType.I32: "i32", DType.I16: "i16", DType.I8: "i8",
     DType.U64: "i64", DType.U32: "i32", DType.U16: "i16", DType.U8: "i8",
+    **{d: "i8" for d in DType if d.is_narrow},
 }  # fmt: skip
 
 

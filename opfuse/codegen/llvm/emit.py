@@ -39,6 +39,7 @@ HELD = {
     DType.F64: "double", DType.F32: "float", DType.F16: "float", DType.BF16: "float", DType.BOOL: "i1",
     DType.I64: "i64", DType.I32: "i32", DType.I16: "i16", DType.I8: "i8",
     DType.U64: "i64", DType.U32: "i32", DType.U16: "i16", DType.U8: "i8",
+    **{d: "i8" for d in DType if d.is_narrow},
 }  # fmt: skip
 
 

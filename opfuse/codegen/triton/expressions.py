@@ -30,6 +30,7 @@ TYPES = {
     DType.U16: "tl.uint16",
     DType.U8: "tl.uint8",
     DType.BOOL: "tl.int1",
+    **{d: "tl.uint8" for d in DType if d.is_narrow},  # by its byte
 }
 
 HEADER = "import triton\nimport triton.language as tl\n"

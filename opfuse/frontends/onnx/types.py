@@ -26,9 +26,13 @@ ELEMENT_TYPES: dict[int, DType] = {
     TensorProto.BFLOAT16: DType.BF16, TensorProto.INT64: DType.I64, TensorProto.INT32: DType.I32,
     TensorProto.INT16: DType.I16, TensorProto.INT8: DType.I8, TensorProto.UINT64: DType.U64,
     TensorProto.UINT32: DType.U32, TensorProto.UINT16: DType.U16, TensorProto.UINT8: DType.U8,
-    TensorProto.BOOL: DType.BOOL,
+    TensorProto.BOOL: DType.BOOL, TensorProto.INT4: DType.I4, TensorProto.UINT4: DType.U4, TensorProto.INT2: DType.I2,
+    TensorProto.UINT2: DType.U2, TensorProto.FLOAT8E4M3FN: DType.F8E4M3, TensorProto.FLOAT8E4M3FNUZ: DType.F8E4M3Z,
+    TensorProto.FLOAT8E5M2: DType.F8E5M2, TensorProto.FLOAT8E5M2FNUZ: DType.F8E5M2Z,
+    TensorProto.FLOAT8E8M0: DType.F8E8M0, TensorProto.FLOAT4E2M1: DType.F4E2M1,
 }  # fmt: skip
 _ONNX_NAMES = {d: f"tensor({TensorProto.DataType.Name(e).lower()})" for e, d in ELEMENT_TYPES.items()}
+_PACKED = tuple(d.numpy for d in (DType.I4, DType.U4, DType.I2, DType.U2, DType.F4E2M1))
 ANONYMOUS = ("", "?")  # spellings of "some number, related to no other": Paddle writes "?" for all of them
 
 
@@ -120,6 +124,8 @@ def _external(tensor: TensorProto, folder: Path | None, dtype: np.dtype, shape: 
         raise TensorDataError(
             f"its data should lie in {str(path)!r}, and there is no such file", "external-data-missing"
         )
+    if dtype in _PACKED:
+        raise ElementTypeError(f"external data of {dtype}, several numbers in a byte, are not supported")
     count = int(np.prod(shape, dtype=np.int64))
     try:
         offset = int(entries.get("offset") or 0)

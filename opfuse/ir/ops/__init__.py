@@ -44,6 +44,7 @@ def operators() -> Mapping[str, Operator]:
         elementwise,
         indexing,
         movement,
+        narrow,
         normalisation,
         quantisation,
         recurrent,
@@ -55,8 +56,8 @@ def operators() -> Mapping[str, Operator]:
     )
 
     table: dict[str, Operator] = {}
-    for family in (elementwise, trigonometric, bits, activation, reduction, contraction, window, movement, indexing,
-                   normalisation, quantisation, recurrent, recurrent_steps, resampling):  # fmt: skip
+    for family in (elementwise, trigonometric, bits, narrow, activation, reduction, contraction, window, movement,
+                   indexing, normalisation, quantisation, recurrent, recurrent_steps, resampling):  # fmt: skip
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")

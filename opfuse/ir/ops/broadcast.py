@@ -62,11 +62,11 @@ def access(operand: int, shape: Sequence[Dim], axes: Sequence[Axis]) -> Access:
 
 # ---- element types ---------------------------------------------------------------------------------------------------
 def kind_of(dtype: DType) -> str:
-    """One letter, as in the table of scalar functions: f float, i integer, b bool."""
-    return "f" if dtype.is_float else "i" if dtype.is_integer else "b"
+    """One letter, as in the table of scalar functions: f float, i integer, b bool; n narrow."""
+    return "f" if dtype.is_float else "i" if dtype.is_integer else "b" if dtype is DType.BOOL else "n"
 
 
-_KIND_NAMES = {"f": "float", "i": "integer", "b": "bool"}
+_KIND_NAMES = {"f": "float", "i": "integer", "b": "bool", "n": "a narrow type"}
 
 
 def require_kind(t: TensorType, kinds: str, name: str) -> None:

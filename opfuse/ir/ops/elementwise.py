@@ -209,7 +209,7 @@ OPERATORS: tuple[Operator, ...] = (
     _unary("not", "not", np.logical_not, "b"),
     _unary("isnan", "isnan", np.isnan, result=DType.BOOL),
     _unary("isinf", "isinf", np.isinf, result=DType.BOOL),
-    pointwise("identity", lambda attrs, x: x, lambda attrs, x: x, kinds="fib", rounds=False),
+    pointwise("identity", lambda attrs, x: x, lambda attrs, x: x, kinds="fibn", rounds=False),
     _CAST,
     _binary("add", "add", np.add, "fi"),
     _binary("sub", "sub", np.subtract, "fi"),

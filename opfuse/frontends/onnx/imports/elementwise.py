@@ -145,7 +145,22 @@ def cast(call: Call) -> str:
         target = element_type(call.int_attribute("to"))
     except ElementTypeError as error:
         call.unsupported(str(error))
-    return call.emit("cast", [call.input(0)], to=target)
+    return _converted(call, target)
+
+
+def _converted(call: Call, to: DType) -> str:
+    """A cast; from and to narrow types by operators of their own, through a wide one where both are narrow."""
+    x = call.input(0)
+    if call.dtype(x) is to:
+        return call.emit("identity", [x])
+    if call.dtype(x).is_narrow:
+        x = call.emit("from_narrow", [x], to=DType.F32 if to.is_narrow else to)
+    elif not to.is_narrow:
+        return call.emit("cast", [x], to=to)
+    if not to.is_narrow:
+        return x
+    saturate = bool(call.int_attribute("saturate", 1))
+    return call.emit("to_narrow", [x], to=to, saturate=saturate, rounding=call.string_attribute("round_mode", "up"))
 
 
 def bit_cast(call: Call) -> str:
@@ -165,7 +180,7 @@ def bit_shift(call: Call) -> str:
 
 
 def cast_like(call: Call) -> str:
-    return call.emit("cast", [call.input(0)], to=call.dtype(call.input(1)))
+    return _converted(call, call.dtype(call.input(1)))
 
 
 def identity(call: Call) -> str:
@@ -218,6 +233,7 @@ _BINARY = (
     ("Less", (7, 9, 13), "less"), ("LessOrEqual", (12, 16), "less_equal"), ("Greater", (7, 9, 13), "greater"),
     ("GreaterOrEqual", (12, 16), "greater_equal"), ("PRelu", (7, 9, 16), "prelu"),
 )  # fmt: skip
+_CASTS = ("cast", "from_narrow", "to_narrow", "identity")
 _COPIES = (1, 13, 14, 16, 19, 21, 23, 24, 25)
 
 IMPORTS: tuple[Import, ...] = (
@@ -243,12 +259,12 @@ IMPORTS: tuple[Import, ...] = (
     Import("Mod", (10, 13, 28), modulo, ("mod", "fmod")),
     Import("Clip", (6,), clip_attributes, ("clip",)),
     Import("Clip", (11, 12, 13), clip_inputs, ("clip",)),
-    Import("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), cast, ("cast",)),
+    Import("Cast", (6, 9, 13, 19, 21, 23, 24, 25, 28), cast, _CASTS),
     direct("BitwiseNot", (18,), "bit_not"),
     *(direct(f"Bitwise{name}", (18,), f"bit_{name.lower()}", 2) for name in ("And", "Or", "Xor")),
     Import("BitShift", (11, 28), bit_shift, ("shift_left", "shift_right")),
     Import("BitCast", (26,), bit_cast, ("bit_cast",)),
-    Import("CastLike", (15, 19, 21, 23, 24, 25), cast_like, ("cast",)),
+    Import("CastLike", (15, 19, 21, 23, 24, 25), cast_like, _CASTS),
     Import("Identity", _COPIES, identity, ("identity",)),
     Import("Dropout", (7, 10, 12, 13, 22), dropout, ("identity", "fill", "cast")),
     Import("Gelu", (1,), lambda call: call.emit("gelu", [call.input(0)]), ("gelu",), MICROSOFT),

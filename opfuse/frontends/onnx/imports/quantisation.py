@@ -57,7 +57,9 @@ def quantize_linear(call: Call) -> str:
     x, (scale, zero) = call.input(0), _parameters(call)
     dtype = call.dtype(zero) if zero is not None else _type_attribute(call, "output_dtype") or DType.U8
     wide = _type_attribute(call, "precision") or call.dtype(scale)
-    return call.emit("quantize_linear", [x, call.cast(scale, wide), zero], dtype=dtype, **_granularity(call))
+    saturate = bool(call.int_attribute("saturate", 1))
+    return call.emit("quantize_linear", [x, call.cast(scale, wide), zero], dtype=dtype, saturate=saturate,
+                     **_granularity(call))  # fmt: skip
 
 
 def dequantize_linear(call: Call) -> str:
