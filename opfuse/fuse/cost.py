@@ -156,7 +156,7 @@ def dot_efficiency(dot: Dot, schedule: Schedule, target: Target, phase: Phase) -
     column = dot.out.axes[-1]
     if not extent(column):
         return 1.0
-    above = [a for a in dot.out.axes[:-1] if a in dot.a.axes and a in dot.out.axes]
+    above = [a for a in dot.out.axes[:-1] if (a in dot.a.axes) != (a in dot.b.axes)]
     width = min(extent(column), cut(column, schedule)) if column in phase.grid else extent(column)
     filled = width / (-(-width // lanes) * lanes)
     rows, vectors = schedule.register

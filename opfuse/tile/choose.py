@@ -15,7 +15,7 @@ from opfuse.ir.dims import Dim
 from opfuse.ir.index import AxisTerm, Index
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
-from opfuse.tile.axes import volume
+from opfuse.tile.axes import linear_stride, volume
 from opfuse.tile.program import (
     Beside,
     Buffer,
@@ -35,6 +35,7 @@ NOMINAL = 64
 STREAM_ELEMENTS = 16384  # of one tile of a kernel without dots: 64 KB a buffer, inside L2 with room for others
 PREFETCH_BYTES = 4096  # ahead, in streaming loads: a page of 4 KB was the best distance where prefetch pays at all
 PREFETCH_PAYS = 1.15  # gain of the probe from which it is used: at 1.35 kernels gain as much, at 1.08 they lose
+TURNED_DEPTH = 64  # steps of a product whose columns are turned round: squares of vectors, in L1 with their columns
 KEY_BLOCK = 256  # most keys of a block: 128 to 512 were within 5 % of each other (8 heads of 64, one server, 2026)
 QUERY_BLOCK = 48  # fewest queries of a block that is cut for the sake of more threads: below, turning keys round costs
 SHORT_LOOP = 3  # points of a window's row that are written out
@@ -117,7 +118,8 @@ def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> S
     vectors = _vectors(size(column.extent), size(row.extent) if row else 1, target)
     register = _register(target, vectors, _live_tiles(phase))
     panel = register[1] * lanes
-    tile = {a.name: 4 for a in loop_axes(phase.body) if a in shape_axes(phase.body)}
+    turned = _turned_loops(phase)
+    tile = {a.name: TURNED_DEPTH if a in turned else 4 for a in loop_axes(phase.body) if a in shape_axes(phase.body)}
     depth = size(dot.over.extent) * math.prod(size(a.extent) for a in loop_axes(phase.body) if a != dot.over)
     for a in phase.grid:
         tile[a.name] = 1
@@ -231,6 +233,20 @@ def _packing(phase: Phase, panel: int) -> dict[str, Packing]:
         for name, (d, *rest) in ((n, list(u)) for n, u in uses.items())
         if d is not None and not rest
     }
+
+
+def _turned_loops(phase: Phase) -> frozenset[Axis]:
+    """Loops over a dot whose columns do not lie side by side in memory: they are turned round, block by block."""
+    loads = {s.out.name: s for s in statements(phase.body) if isinstance(s, Load)}
+    found = set()
+    for s in statements(phase.body):
+        if isinstance(s, Dot) and s.out.axes:
+            column = s.out.axes[-1]
+            given = [loads[t.name] for t in (s.a, s.b) if t.name in loads and column in t.axes]
+            strides = [linear_stride(x.buffer, x.index, column.name) for x in given if x.buffer.role != "weight"]
+            if any(stride != 1 for stride in strides):
+                found.add(s.over)
+    return frozenset(found)
 
 
 def _plain_dimension(load: Load, column: Axis) -> int | None:
