@@ -25,6 +25,7 @@ from opfuse.rewrite.rules import (
     normalisation,
     padding,
     recurrent,
+    scales,
     transposes,
 )
 
@@ -37,7 +38,7 @@ class Pass:
 
 SIMPLIFY = (*constants.RULES, *movement.RULES, *arithmetic.RULES, *broadcasting.RULES)
 CANONICAL = (*recurrent.RULES, *activation.RULES, *normalisation.RULES, *embedding.RULES)
-LINEAR = (*arithmetic.SCALING, *linear.RULES, *padding.RULES)
+LINEAR = (*arithmetic.SCALING, *linear.RULES, *scales.RULES, *padding.RULES)
 LAYOUT = (*layout.RULES, *conv_transpose.RULES, *transposes.RULES)
 
 PASSES = (

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from opfuse.decision import Refusal
 from opfuse.ir.types import DType
 from opfuse.rewrite.draft import Draft
-from opfuse.rewrite.pattern import Match, Pattern, Var, any_of, op, product
+from opfuse.rewrite.pattern import Constant, Match, Pattern, Var, any_of, op, product
+from opfuse.rewrite.precision import limits
 from opfuse.rewrite.rule import Case, Input, Rule, declared, is_float, rule, same_type
 
 x, y, z = Var("x"), Var("y"), Var("z")
@@ -81,6 +84,22 @@ def hard_sigmoid(m: Match, to: Draft) -> str:
     return to.emit("hard_sigmoid", m["x"], alpha=1 / 6, beta=0.5)
 
 
+alpha, beta = Constant("alpha", scalar=True), Constant("beta", scalar=True)
+_LINE = {"alpha": np.float32(0.2), "beta": np.float32(0.5)}
+
+
+@rule("reassociating", op("clip", x * alpha + beta, 0, 1), when=(same_type("x"), is_float), cases=(
+    Case({"x": (17,), **_LINE}), Case({"x": (1, 1), **_LINE, "alpha": np.full((1, 1), 2, np.float32)}),
+    Case({"x": (17,), **_LINE, "alpha": np.float32("nan")}, fires=False),
+))  # fmt: skip
+def affine_hard_sigmoid(m: Match, to: Draft) -> str | Refusal:
+    """clip(a * x + b, 0, 1) -> hard_sigmoid(x, a, b)"""
+    slope, offset = float(m.array("alpha").item()), float(m.array("beta").item())
+    if not math.isfinite(slope) or not math.isfinite(offset):
+        return Refusal("not-finite", f"the line {slope} * x + {offset} is none", {"alpha": slope, "beta": offset})
+    return to.emit("hard_sigmoid", m["x"], alpha=slope, beta=offset)
+
+
 def _sixth(value: object) -> bool:
     return isinstance(value, float) and abs(value * 6 - 1) < 1e-6
 
@@ -92,6 +111,7 @@ _hard_gate = op("hard_sigmoid", x, alpha=_sixth, beta=0.5)
     "reassociating",
     any_of(x * _hard_gate, product(x, op("clip", x + 3, 0, 6), 1 / 6), x * op("clip", x + 3, 0, 6) / 6),
     when=(same_type("x"), is_float),
+    tell=True,
     cases=tuple(Case(c.operands, {"hard": {"alpha": 1 / 6, "beta": 0.5}}, dtype=c.dtype) for c in _WIDE),
 )
 def hard_swish(m: Match, to: Draft) -> str:
@@ -108,6 +128,26 @@ def hard_swish(m: Match, to: Draft) -> str:
 def mish(m: Match, to: Draft) -> str:
     """x * tanh(softplus(x)) -> mish(x)"""
     return to.emit("mish", m["x"])
+
+
+def _saturated(m: Match) -> Refusal | None:
+    """Beyond the threshold softplus(x) is x to the last bit: log1p(exp(-x)) / x is below half an ulp."""
+    threshold, eps = float(m.array("threshold").item()), limits(m.result.dtype).eps
+    if threshold > 1 and math.exp(-min(threshold, 700.0)) / threshold < eps / 2:
+        return None
+    text = f"above {threshold} softplus(x) is not yet x in {m.result.dtype.value}"
+    return Refusal("threshold", text, {"threshold": threshold})
+
+
+@rule("reassociating", op("where", op("greater", x, Constant("threshold", scalar=True)), x, op("softplus", x)),
+      when=(same_type("x"), is_float, _saturated), cases=(
+    Case({"x": Input((17,), low=-30.0, high=30.0), "threshold": np.float32(20)}),
+    Case({"x": Input((17,), low=-30.0, high=30.0), "threshold": np.float32(3)}, fires=False),
+    Case({"x": Input((17,), DType.F64), "threshold": np.float64(20)}, dtype=DType.F64, fires=False),
+))  # fmt: skip
+def saturated_softplus(m: Match, to: Draft) -> str:
+    """where(x > 20, x, softplus(x)) -> softplus(x), which does not overflow"""
+    return to.emit("softplus", m["x"])
 
 
 # ---- roots and quotients ---------------------------------------------------------------------------------------------

@@ -214,6 +214,33 @@ def bounds_to_clip(m: Match, to: Draft) -> str:
     return to.emit("clip", m["x"], to.reshape(m["low"], ()), to.reshape(m["high"], ()))
 
 
+@rule("exact", any_of(op("relu", op("minimum", x, high)), op("minimum", op("relu", x), high)), when=(same_type("x"),),
+      either_zero=True, cases=(
+    Case({"x": (17,), "high": _F(1)}),
+    Case({"x": (17,), "high": _F(-1)}, fires=False),
+    Case({"x": (17,), "high": _F("nan")}, fires=False),
+))  # fmt: skip
+def bounded_relu_to_clip(m: Match, to: Draft) -> str | Refusal:
+    """minimum(relu(x), high) -> clip(x, 0, high), relu(minimum(x, high)) the same"""
+    most = float(m.array("high").item())
+    if not most >= 0:
+        return Refusal("bound", f"{m['high']} is {most}", {"bound": str(most)})
+    return _clipped(m, to, (most,), 0.0, most)
+
+
+@rule("exact", op("maximum", op("minimum", x, high), low), when=(same_type("x"),), either_zero=True, cases=(
+    Case({"x": (17,), "low": _F(-1), "high": _F(1)}),
+    Case({"x": (17,), "low": _F(1), "high": _F(-1)}, fires=False),
+    Case({"x": (17,), "low": _F("nan"), "high": _F(1)}, fires=False),
+))  # fmt: skip
+def upper_bound_first_to_clip(m: Match, to: Draft) -> str | Refusal:
+    """maximum(minimum(x, high), low) -> clip(x, low, high), where low <= high"""
+    least, most = float(m.array("low").item()), float(m.array("high").item())
+    if not least <= most:
+        return Refusal("bounds", f"the lower bound {least} is not below {most}", {"low": str(least), "high": str(most)})
+    return to.emit("clip", m["x"], to.reshape(m["low"], ()), to.reshape(m["high"], ()))
+
+
 @rule("exact", any_of(op("maximum", x, 0), op("clip", x, 0)), when=(same_type("x"), is_float), either_zero=True, cases=(
     Case({"x": (17,)}),
     Case({"x": Input((17,), DType.I32)}, dtype=DType.I32, fires=False),

@@ -86,7 +86,11 @@ def new_weights(node: Node, weights: np.ndarray, scale: np.ndarray, dtype: DType
     An error of half an ulp in every weight is much more than the one rounding of the sum that the scale would cost
     behind the product (bfloat16: 0.12 against 0.016 in one public report).
     """
-    wide, what = scaled_weights(node, weights, scale), f"the weights of {node.name}"
+    return checked_weights(scaled_weights(node, weights, scale), dtype, f"the weights of {node.name}")
+
+
+def checked_weights(wide: np.ndarray, dtype: DType, what: str) -> np.ndarray | Refusal:
+    """New weights in their own type, as `new_weights` has it."""
     narrow = rounded(wide, dtype, what)
     if isinstance(narrow, Refusal) or dtype.bytes > 2 or np.array_equal(narrow.astype(np.float64), wide):
         return narrow
@@ -306,16 +310,32 @@ def bias_through_reshape(m: Match, to: Draft) -> str | Refusal:
     return to.reshape(out, m.result.shape, of=m.nodes["reshape"])
 
 
-@rule("reassociating", any_of(_conv + c, _conv - c), when=(used_once("conv"), is_float), cases=(
+@rule("reassociating", any_of(_conv + c, _conv - c, op("sub", c, _conv)), when=(used_once("conv"), is_float), cases=(
     _conv_case((4, 4, 3), c=_PER_CHANNEL), _conv_case((4, 4, 3), fires=False, c=_FULL),
 ))  # fmt: skip
 def shift_into_conv(m: Match, to: Draft) -> str | Refusal:
-    """conv(x, w, b) + c -> conv(x, w, b + c), conv(x, w, b) - c the same"""
+    """conv(x, w, b) + c -> conv(x, w, b + c), and with either of the two subtracted"""
     conv = m.nodes["conv"]
     vector = per_channel(m.array("c"), m.graph.types[conv.output].shape, channel_axis(conv, m.result.rank))
     if isinstance(vector, Refusal):
         return vector
-    return _affine_conv(m, to, np.ones_like(vector), vector if m.root.op == "add" else -vector)
+    scale, shift = _signs(m)
+    return _affine_conv(m, to, np.full_like(vector, scale), shift * vector)
+
+
+def _signs(m: Match) -> tuple[int, int]:
+    """Of the value and of the constant c in their sum or difference."""
+    if m.root.op == "add":
+        return 1, 1
+    return (-1, 1) if m.root.inputs[0] == m["c"] else (1, -1)
+
+
+@rule("reassociating", op("neg", _conv), when=(used_once("conv"), is_float), cases=(_conv_case((4, 4, 3)),))
+def negation_into_conv(m: Match, to: Draft) -> str | Refusal:
+    """-conv(x, w, b) -> conv(x, -w, -b)"""
+    conv = m.nodes["conv"]
+    negative = -np.ones(int(m.graph.types[conv.output].static_shape[channel_axis(conv, m.result.rank)]))
+    return _scaled_conv(m, to, negative)
 
 
 # ---- scale -----------------------------------------------------------------------------------------------------------
@@ -335,11 +355,14 @@ def scale_into_conv(m: Match, to: Draft) -> str | Refusal:
     """conv(x, w, b) * c -> conv(x, w * c, b * c), where c is one number for each output channel"""
     conv = m.nodes["conv"]
     vector = per_channel(m.array("c"), m.graph.types[conv.output].shape, channel_axis(conv, m.result.rank))
-    if isinstance(vector, Refusal):
-        return vector
+    return vector if isinstance(vector, Refusal) else _scaled_conv(m, to, vector)
+
+
+def _scaled_conv(m: Match, to: Draft, scale: np.ndarray) -> str | Refusal:
+    conv = m.nodes["conv"]
     if m.has("bias"):
-        return _affine_conv(m, to, vector, np.zeros_like(vector))
-    weights = new_weights(conv, m.array("w"), vector, m.result.dtype)
+        return _affine_conv(m, to, scale, np.zeros_like(scale))
+    weights = new_weights(conv, m.array("w"), scale, m.result.dtype)
     return weights if isinstance(weights, Refusal) else to.emit(conv.op, m["x"], to.constant(weights), **conv.attrs)
 
 
@@ -370,6 +393,41 @@ def scale_into_linear(m: Match, to: Draft) -> str | Refusal:
         return Refusal("widens", "the bias or the scale widens the product")
     vector = per_channel(m.array("c"), product.shape, product.rank - 1)
     return vector if isinstance(vector, Refusal) else _affine_matmul(m, to, vector, None)
+
+
+@rule("reassociating", op("neg", _linear), when=(used_once("matmul", "add"), is_float), cases=(
+    Case({"x": (3, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"]}),
+    Case({"x": (3, 5), "w": np.ones(5, np.float32), "bias": np.float32(1)}, fires=False),
+))  # fmt: skip
+def negation_into_linear(m: Match, to: Draft) -> str | Refusal:
+    """-(matmul(x, w) + b) -> matmul(x, -w) + -b"""
+    product = m.graph.types[m.nodes["matmul"].output]
+    if product != m.result or not product.rank:
+        return Refusal("widens", "the bias widens the product")
+    return _affine_matmul(m, to, -np.ones(m.array("w").shape[-1]), None)
+
+
+# ---- shift -----------------------------------------------------------------------------------------------------------
+_biased = op("add", _matmul, bias, name="add")
+
+
+@rule("reassociating", any_of(_biased + c, _biased - c, _matmul - c, op("sub", c, _biased), op("sub", c, _matmul)),
+      when=(used_once("matmul", "add"), is_float), cases=(
+    Case({"x": (3, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.float32(0.5)}),
+    Case({"x": (2, 3, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.arange(4, dtype=np.float32)}),
+    Case({"x": (4, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.ones((4, 1), np.float32)}, fires=False),
+    Case({"x": (4, 5), "w": _MATMUL_V["w"], "bias": _MATMUL_V["bias"], "c": np.float32("inf")}, fires=False),
+))  # fmt: skip
+def shift_into_linear(m: Match, to: Draft) -> str | Refusal:
+    """(matmul(x, w) + b) + c -> matmul(x, w) + (b + c), and with either of the two subtracted"""
+    product = m.graph.types[m.nodes["matmul"].output]
+    if product != m.result or not product.rank:
+        return Refusal("widens", "the bias or the shift widens the product")
+    vector = per_channel(m.array("c"), product.shape, product.rank - 1)
+    if isinstance(vector, Refusal):
+        return vector
+    scale, shift = _signs(m)
+    return _affine_matmul(m, to, np.full_like(vector, scale), shift * vector)
 
 
 RULES: tuple[Rule, ...] = declared(globals())

@@ -79,13 +79,14 @@ _variance = any_of(
 )
 _deviation = op("sqrt", _variance + epsilon)
 _inverse = any_of(op("rsqrt", _variance + epsilon), op("reciprocal", _deviation), 1 / _deviation)
-LAYER_NORM = any_of(_centred * _inverse, _centred / _deviation, _centred * (_inverse * g))
+LAYER_NORM = any_of(_centred * _inverse, _centred / _deviation, _centred * (_inverse * g), _centred * g * _inverse,
+                    _centred * g / _deviation)  # fmt: skip
 
 
 def _norm_case(axes: tuple[int, ...], fires: bool = True, spellings: int = 24) -> Case:
     attrs = {n: {"axes": axes, "keepdims": True} for n in ("mean", "variance")}
     return Case(
-        {"x": (2, 3, 17), "epsilon": _EPS, "g": np.linspace(1, 2, 17, dtype=np.float32)},
+        {"x": (2, 3, 17), "epsilon": _EPS, "g": np.linspace(1, 2, 17, dtype=np.float32), "b": (17,)},
         attrs,
         fires,
         spellings=spellings,
@@ -104,7 +105,23 @@ def layer_norm(m: Match, to: Draft) -> str | Refusal:
     if no is not None:
         return no
     core = to.emit("layer_norm", m["x"], None, None, axis=min(axes), epsilon=float(m.array("epsilon").item()))
-    return to.emit("mul", core, m["g"]) if m.has("g") else core
+    scaled = to.emit("mul", core, m["g"]) if m.has("g") else core
+    return to.emit("add", scaled, m["b"]) if m.has("b") else scaled
+
+
+# x * f + (b - mean * f) with f = g / deviation: what TensorFlow's batch_normalization makes of a layer norm.
+_by = any_of(op("mul", _inverse, g, name="f"), op("rsqrt", _variance + epsilon, name="f"),
+             op("reciprocal", _deviation, name="f"), op("div", 1, _deviation, name="f"))  # fmt: skip
+_moved = _mu * _by
+
+
+@rule("reassociating", any_of(x * _by + (b - _moved), op("sub", x * _by, _moved), op("sub", x * _by + b, _moved)),
+      when=(is_float,), tell=True, cases=(
+    _norm_case((2,), spellings=60), _norm_case((1,), False, 2),
+))  # fmt: skip
+def multiplied_layer_norm(m: Match, to: Draft) -> str | Refusal:
+    """x * f + (b - mean * f) -> layer_norm(x) * g + b, where f = g / sqrt(variance + eps)"""
+    return layer_norm.build(m, to)  # type: ignore[return-value]
 
 
 def _not_trailing(m: Match, axes: tuple[int, ...]) -> Refusal | None:
@@ -218,6 +235,20 @@ def softmax(m: Match, to: Draft) -> str:
 def log_softmax(m: Match, to: Draft) -> str:
     """(x - max(x)) - log(sum(exp(x - max(x)))) -> log_softmax(x)"""
     return to.emit("log_softmax", m["x"], axis=m.nodes["max"].attrs["axes"][0])
+
+
+_log_sum = op("reduce_log_sum_exp", x, name="sum", keepdims=True)
+
+
+@rule("reassociating", op("sub", x, _log_sum), when=(is_float,), cases=(
+    Case({"x": (2, 3, 5)}, {"sum": {"axes": (1,)}}), Case({"x": (2, 3, 5)}, {"sum": {"axes": (1, 2)}}, fires=False),
+))  # fmt: skip
+def log_softmax_of_log_sum(m: Match, to: Draft) -> str | Refusal:
+    """x - log(sum(exp(x))) -> log_softmax(x), where the sum is one stable operator"""
+    axes = tuple(m.nodes["sum"].attrs["axes"])
+    if len(axes) != 1:
+        return Refusal("axes", f"the sum goes over {axes}, a softmax over one axis", {"axes": axes})
+    return to.emit("log_softmax", m["x"], axis=axes[0])
 
 
 RULES: tuple[Rule, ...] = declared(globals())

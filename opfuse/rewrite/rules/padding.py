@@ -2,19 +2,22 @@
 
     conv(pad(x)) -> conv(x) with larger pads
 
-Only where the padding is what the window would see there anyway: zeros of a convolution, -inf of a maximum, counted
-zeros of an average; on spatial axes alone, and never negative (that cuts, and a window cannot).
+Only where the padding is what the window would see there anyway: zeros of a convolution, counted zeros of an average,
+-inf of a maximum (or what no element is below, where each window has an element); on spatial axes alone, and never
+negative (that cuts, and a window cannot).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from opfuse.decision import Refusal
-from opfuse.ir.graph import Node
+from opfuse.ir.graph import Graph, Node
+from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, Maybe, Var, op
 from opfuse.rewrite.rule import Case, Rule, declared, rule
@@ -35,14 +38,14 @@ def spatial_pads(node: Node, rank: int, channel: int) -> tuple[tuple[int, ...], 
     return tuple(pads[k] for k in spatial), tuple(pads[rank + k] for k in spatial)
 
 
-def _merged(m: Match, wanted: float) -> dict[str, Any] | Refusal:
-    """The window's attributes with the pad's pads on top of its own."""
+def _merged(m: Match, wanted: float, least: float = -math.inf) -> dict[str, Any] | Refusal:
+    """The window's attributes with the pad's pads on top of its own; a value up to `least` does as well as `wanted`."""
     pad, window, rank = m.nodes["pad"], m.root, m.type("x").rank
     value = pad.attrs["value"]
     found = spatial_pads(pad, rank, rank - 1 if window.attrs["layout"] == "NHWC" else 1)
     if isinstance(found, Refusal):
         return found
-    if value != wanted:
+    if value != wanted and not value <= least:
         return Refusal(
             "pad-value", f"{pad.name} pads with {value}, the window sees {wanted} there", {"value": str(value)}
         )
@@ -99,13 +102,57 @@ def pad_into_conv(m: Match, to: Draft) -> str | Refusal:
     )
 
 
+def least_element(graph: Graph, value: str, steps: int = 4) -> float:
+    """What no element of a value is below (NaN aside); -inf where nothing is known."""
+    node = graph.producer(value)
+    if node is None or steps == 0:
+        return -math.inf
+    if node.op in _NOT_NEGATIVE:
+        return 0.0
+    if node.op == "clip" and len(node.inputs) > 1 and node.inputs[1] in graph.constants:
+        low = float(graph.constants[str(node.inputs[1])].item())
+        high = graph.constants.get(str(node.inputs[2])) if len(node.inputs) > 2 and node.inputs[2] else np.array(np.inf)
+        return -math.inf if high is None or math.isnan(low) else min(low, float(high.item()))
+    if node.op in _KEEPS_ELEMENTS:
+        return least_element(graph, str(node.inputs[0]), steps - 1)
+    return -math.inf
+
+
+_NOT_NEGATIVE = ("relu", "sigmoid", "abs", "exp", "softplus", "hard_sigmoid", "softmax", "reduce_l1", "reduce_l2")
+_KEEPS_ELEMENTS = ("transpose", "reshape", "slice", "max_pool", "gather", "expand", "repeat")
+
+
+def _each_has_an_element(m: Match) -> bool:
+    """Pads on either side, the window's own too, are shorter than the window."""
+    pad, window, rank = m.nodes["pad"], m.root, m.type("x").rank
+    found = spatial_pads(pad, rank, rank - 1 if window.attrs["layout"] == "NHWC" else 1)
+    if isinstance(found, Refusal) or any(d != 1 for d in window.attrs["dilations"]):
+        return False
+    sums = (a + b for a, b in zip((*found[0], *found[1]), window.attrs["pads"], strict=True))
+    return all(p < k for p, k in zip(sums, (*window.attrs["kernel"], *window.attrs["kernel"]), strict=True))
+
+
+def _relu_pad_pool(pads: tuple[int, ...], value: float, front: str = "relu") -> Callable[[Graph], list[str]]:
+    def build(g: Graph) -> list[str]:
+        front_value = g.emit(front, [g.add_input("x", TensorType(DType.F32, (1, 1, 5)))])
+        padded = g.emit("pad", [front_value], {"pads": pads, "mode": "constant", "value": value})
+        return [g.emit("max_pool", [padded], {**_POOL, "pads": (0, 0), "kernel": (3,), "strides": (2,)})]
+
+    return build
+
+
 @rule("exact", op("max_pool", _pad, name="pool"), tell=True, cases=(
     _case("pool", (0, 0, 1, 0, 0, 1), value=-math.inf), _case("pool", (0, 0, 1, 0, 0, 1), False, value=0.0),
     _case("pool", (0, 0, 1, 0, 0, 1), False, {"ceil_mode": True}, value=-math.inf),
+    Case(build=_relu_pad_pool((0, 0, 1, 0, 0, 1), 0.0)), Case(build=_relu_pad_pool((0, 0, 2, 0, 0, 2), -1.0)),
+    Case(build=_relu_pad_pool((0, 0, 1, 0, 0, 1), 0.5), fires=False),
+    Case(build=_relu_pad_pool((0, 0, 3, 0, 0, 0), 0.0), fires=False),
+    Case(build=_relu_pad_pool((0, 0, 1, 0, 0, 1), 0.0, "tanh"), fires=False),
 ))  # fmt: skip
 def pad_into_max_pool(m: Match, to: Draft) -> str | Refusal:
-    """max_pool(pad(x, -inf)) -> max_pool(x) with larger pads"""
-    attrs = _merged(m, -math.inf)
+    """max_pool(pad(x, -inf)) -> max_pool(x) with larger pads; so for a pad of 0 where no element is below 0"""
+    least = least_element(m.graph, m["x"]) if _each_has_an_element(m) else -math.inf
+    attrs = _merged(m, -math.inf, least)
     return attrs if isinstance(attrs, Refusal) else to.emit("max_pool", m["x"], **attrs)
 
 
