@@ -417,9 +417,47 @@ def _recurrences() -> list[ImportCase]:
     return [case(r.op, r.opsets, r.feeds, r.body, r.outputs, r.terms, r.constants) for r in recurrent_cases()]
 
 
+def _scatters() -> list[ImportCase]:
+    rows, places = np.array([[1, -1, 0]]), np.array([[[0, 1]], [[1, -1]]])
+    u, v = _normal(1, 3), _normal(2, 1, 4)
+    square = X[0]
+    pooled = case("MaxUnpool", (9, 11, 22), {"x": IMAGE[:, :, :3, :3], "i": np.arange(54).reshape(2, 3, 3, 3) * 4},
+                  "y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, i)")  # fmt: skip
+    out = [
+        case("Scatter", (9,), {"x": square, "i": rows, "u": u}, "y = Scatter <axis = 1> (x, i, u)"),
+        case("ScatterElements", (11, 13, 16, 18), {"x": square, "i": rows, "u": u},
+             "y = ScatterElements <axis = -1> (x, i, u)"),
+        case("ScatterElements", (11, 18), {"x": square, "u": u}, "y = ScatterElements <axis = 0> (x, i, u)",
+             constants={"i": rows}),
+        case("ScatterElements", (16,), {"x": square, "i": np.array([[1, 1, 1]]), "u": u},
+             'y = ScatterElements <axis = 1, reduction = "mul"> (x, i, u)'),
+        *(case("ScatterElements", (18,), {"x": square, "i": np.array([[1, 1, 1]]), "u": u},
+               f'y = ScatterElements <axis = 1, reduction = "{how}"> (x, i, u)') for how in ("add", "max", "min")),
+        case("ScatterND", (11, 13, 16, 18), {"x": X, "i": places, "u": v}, "y = ScatterND (x, i, u)"),
+        case("ScatterND", (11, 18), {"x": X, "u": v}, "y = ScatterND (x, i, u)", constants={"i": places}),
+        case("ScatterND", (18,), {"x": X, "u": v}, "y = ScatterND (x, i, u)",
+             constants={"i": np.array([[[0, 1]], [[0, 1]]])}),
+        case("ScatterND", (16, 18), {"x": X, "i": places, "u": v}, 'y = ScatterND <reduction = "add"> (x, i, u)'),
+        case("TensorScatter", (24,), {"x": X, "u": _normal(2, 2, 4), "w": _ints(1, 0)}, "y = TensorScatter (x, u, w)"),
+        case("TensorScatter", (24,), {"x": X, "u": _normal(2, 2, 4), "w": _ints(2, 4)},
+             'y = TensorScatter <mode = "circular"> (x, u, w)'),
+        case("TensorScatter", (24,), {"x": X, "u": _normal(2, 2, 4)}, "y = TensorScatter (x, u)"),
+        case("ReverseSequence", (10,), {"x": X, "n": _ints(1, 2, 2)}, "y = ReverseSequence (x, n)"),
+        case("ReverseSequence", (10,), {"x": X, "n": _ints(3, 2)},
+             "y = ReverseSequence <time_axis = 1, batch_axis = 0> (x, n)"),
+        case("TopK", (7,), {"x": X}, "y, i = TopK <k = 2> (x)", "y i"),
+        case("TopK", (10, 11, 24), {"x": X}, "y, i = TopK <axis = 1> (x, k)", "y i", constants={"k": _ints(2)}),
+        case("TopK", (11,), {"x": I64}, "y, i = TopK <largest = 0> (x, k)", "y i", constants={"k": _ints(3)}),
+        case("Det", (11, 22), {"x": _normal(2, 3, 3)}, "y = Det (x)", terms=9),
+        case("CumProd", (26,), {"x": X}, "y = CumProd <reverse = 1> (x, a)", constants={"a": np.array(1)}, terms=3),
+        pooled,
+    ]  # fmt: skip
+    return out
+
+
 WRITTEN: tuple[ImportCase, ...] = (
     *_elementwise(), *_reductions(), *_contractions(), *_pools(), *_movement(), *_indexing(), *_normalisation(),
-    *_resize(), *_einsums(), *_recurrences(),
+    *_resize(), *_einsums(), *_recurrences(), *_scatters(),
     *(ImportCase(c.op, c.opsets, c.feeds, c.body, c.outputs, c.constants, c.terms) for c in QUANTISED),
 )  # fmt: skip
 

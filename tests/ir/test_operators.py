@@ -87,10 +87,10 @@ def can_be_symbolic(operator: Operator, sample: Sample) -> bool:
 
     Recurrences tie the extents of their weights together; they have a test of their own.
     """
-    if operator.kind is Kind.PHASED:
+    if operator.kind is Kind.PHASED or operator.outputs != 1:
         return False
     numbers = {"shape", "starts", "values", "extent", "block"}
-    if operator.name in ("one_hot", "gather_nd", "pad") or numbers & set(sample.attrs):
+    if operator.name in ("one_hot", "gather_nd", "scatter_nd", "pad") or numbers & set(sample.attrs):
         return False
     return any(a is not None and max(a.shape, default=0) > 1 for a in arrays_of(operator, sample))
 

@@ -51,13 +51,14 @@ def operators() -> Mapping[str, Operator]:
         recurrent_steps,
         reduction,
         resampling,
+        scatter,
         trigonometric,
         window,
     )
 
     table: dict[str, Operator] = {}
     for family in (elementwise, trigonometric, bits, narrow, activation, reduction, contraction, window, movement,
-                   indexing, normalisation, quantisation, recurrent, recurrent_steps, resampling):  # fmt: skip
+                   indexing, scatter, normalisation, quantisation, recurrent, recurrent_steps, resampling):  # fmt: skip
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")

@@ -1,9 +1,10 @@
 """Reading at computed places, and tensors made of nothing but their shape.
 
     gather(x, indices; axis)   gather_elements(x, indices; axis)   gather_nd   one_hot(indices, values; depth, axis)
-    dims(values) -> i64 vector   fill(shape, value, dtype)   iota(extent, dtype)   trilu(x; k, upper)   cumsum non_zero
+    dims(values) -> i64 vector   fill(shape, value, dtype)   iota(extent, dtype)   trilu(x; k, upper)
+    cumsum cumprod non_zero
 
-cumsum and non_zero run on the host for now.
+cumsum, cumprod and non_zero run on the host for now.
 
 Indices may be negative: they count from the end, and a structure's `Gathered` term means the index *after* that
 wrapping. The oracle raises IndexError, with the guilty index, for one that lies outside.
@@ -12,6 +13,7 @@ wrapping. The oracle raises IndexError, with the guilty index, for one that lies
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -294,21 +296,20 @@ def _trilu_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray
     return np.where(~mask if attrs["upper"] else mask, x, np.zeros((), x.dtype))
 
 
-def _infer_cumsum(call: Call) -> TensorType:
+def _infer_cumulative(call: Call) -> TensorType:
     require_kind(call.type(0), "fi", "the input")
     normal_axis(call["axis"], call.type(0).rank)
     return call.type(0)
 
 
-def _cumsum_array(attrs: Mapping[str, Any], x: Any) -> Any:
+def _cumulative_array(first: int, attrs: Mapping[str, Any], x: Any) -> Any:
+    """Running sums (from 0) or products (from 1)."""
     axis = attrs["axis"]
     x = np.flip(x, axis) if attrs["reverse"] else x
-    y = np.cumsum(x, axis=axis, dtype=x.dtype)
+    y = (np.cumsum if first == 0 else np.cumprod)(x, axis=axis, dtype=x.dtype)
     if attrs["exclusive"]:
-        y = np.concatenate(
-            [np.zeros_like(np.take(x, range(min(1, x.shape[axis])), axis)), np.take(y, range(x.shape[axis] - 1), axis)],
-            axis,
-        )
+        start = np.full_like(np.take(x, range(min(1, x.shape[axis])), axis), first)
+        y = np.concatenate([start, np.take(y, range(x.shape[axis] - 1), axis)], axis)
     return np.flip(y, axis) if attrs["reverse"] else y
 
 
@@ -329,19 +330,22 @@ _LAST = (
             Sample((np.full((2, 2), np.nan, np.float32),), {"k": 1, "upper": True}),
         ),
     ),
-    Operator(
-        "cumsum",
-        Kind.HOST,
-        ("x",),
-        _infer_cumsum,
-        array_oracle(_cumsum_array),
-        {"axis": REQUIRED, "exclusive": False, "reverse": False},
-        flops=lambda call: call.type(0).elements,
-        samples=(
-            Sample(((2, 5),), {"axis": 1}),
-            Sample((np.array([1, 2, 3]),), {"axis": 0, "exclusive": True}),
-            Sample((np.array([[1, 2, 3], [4, 5, 6]], np.int32),), {"axis": 0, "reverse": True, "exclusive": True}),
-        ),
+    *(
+        Operator(
+            name,
+            Kind.HOST,
+            ("x",),
+            _infer_cumulative,
+            array_oracle(partial(_cumulative_array, first)),
+            {"axis": REQUIRED, "exclusive": False, "reverse": False},
+            flops=lambda call: call.type(0).elements,
+            samples=(
+                Sample(((2, 5),), {"axis": 1}),
+                Sample((np.array([1, 2, 3]),), {"axis": 0, "exclusive": True}),
+                Sample((np.array([[1, 2, 3], [4, 5, 6]], np.int32),), {"axis": 0, "reverse": True, "exclusive": True}),
+            ),
+        )
+        for name, first in (("cumsum", 0), ("cumprod", 1))
     ),
     Operator(
         # The count of columns is known at run time only; the symbol stands for it and is never bound.

@@ -33,12 +33,13 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         recurrent,
         reduction,
         resize,
+        scatter,
         window,
     )
 
     rows: dict[tuple[str, str, int], Import] = {}
     for family in (elementwise, reduction, contraction, einsum, window, movement, indexing, normalisation, resize,
-                   recurrent, quantisation):  # fmt: skip
+                   recurrent, quantisation, scatter):  # fmt: skip
         for entry in family.IMPORTS:
             for version in entry.since:
                 if rows.setdefault((entry.domain, entry.op, version), entry) is not entry:

@@ -8,6 +8,7 @@ Constant in any of its attributes  -> a constant of the graph
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -128,11 +129,11 @@ def trilu(call: Call) -> str:
     return call.emit("trilu", [call.input(0)], k=k, upper=bool(call.int_attribute("upper", 1)))
 
 
-def cumulative_sum(call: Call) -> str:
+def cumulative(call: Call, ir: str) -> str:
     x = call.input(0)
     axis = call.axis(int(call.item(1)), call.rank(x))
     exclusive, backwards = (bool(call.int_attribute(n, 0)) for n in ("exclusive", "reverse"))
-    return call.emit("cumsum", [x], axis=axis, exclusive=exclusive, reverse=backwards)
+    return call.emit(ir, [x], axis=axis, exclusive=exclusive, reverse=backwards)
 
 
 def non_zero(call: Call) -> str:
@@ -153,6 +154,7 @@ IMPORTS: tuple[Import, ...] = (
     Import("GatherND", (11, 12, 13), gather_nd, ("gather_nd",)),
     Import("OneHot", (9, 11, 28), one_hot, ("one_hot", "cast")),
     Import("Trilu", (14,), trilu, ("trilu",)),
-    Import("CumSum", (11, 14), cumulative_sum, ("cumsum",)),
+    Import("CumSum", (11, 14), partial(cumulative, ir="cumsum"), ("cumsum",)),
+    Import("CumProd", (26,), partial(cumulative, ir="cumprod"), ("cumprod",)),
     Import("NonZero", (9, 13), non_zero, ()),
 )  # fmt: skip
