@@ -48,7 +48,7 @@ class Values(Memory):
                 case Load():
                     made = self.read(definition, self.shift(r, j), self.mask(j))
                 case Map():
-                    made = self.expression(definition.value, r, j)
+                    made = self.map_value(definition, r, j)
                 case Dot():
                     self.contraction(definition)
                     return self.value(t, r, j)
@@ -62,6 +62,20 @@ class Values(Memory):
                     raise AssertionError(f"nothing makes {t.name}")
         self.e.scopes[-1].values[key] = made
         return made
+
+    def map_value(self, s: Map, r: int, j: int) -> Value:
+        """The formula's value; one step of a sum of products, total + a * b -> the next total, is rounded once."""
+        match s.value:
+            case Apply("add", (Tile() as total, Apply("mul", (a, b)))) if self.follows(s.out, total):
+                done: dict[int, Value] = {}
+                return self.v.fma(*(self._expression(x, r, j, done) for x in (a, b, total)))
+        return self.expression(s.value, r, j)
+
+    def follows(self, out: Tile, total: Tile) -> bool:
+        """A loop carries the total on as `out`."""
+        loop = self.plan.definitions[total.name]
+        carries = loop.carries if isinstance(loop, Loop) and total.dtype in (DType.F32, DType.F64) else ()
+        return any(c.tile == total and c.next == out for c in carries)
 
     def expression(self, x: Scalar, r: int, j: int) -> Value:
         return self._expression(x, r, j, {})

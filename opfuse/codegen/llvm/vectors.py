@@ -16,8 +16,9 @@ from opfuse.codegen.llvm.lanes import Lanes
 from opfuse.ir.types import DType
 
 HALVES = (DType.F16, DType.BF16)
-# Products and sums may be fused; differences are not, so that x*y - x*y is 0.
-FLOAT_OPS = {"add": "fadd contract", "sub": "fsub", "mul": "fmul contract", "div": "fdiv"}
+# Each rounds by itself, so that an operator gives the same bits in every kernel, and x*x - y*y is not negative where
+# x = y. Sums of products that one operator makes call `fma`.
+FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 INT_OPS = {"add": "add", "sub": "sub", "mul": "mul"}
 FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 

@@ -301,6 +301,8 @@ def divide_by_constant(m: Match, to: Draft) -> str | Refusal:
     Case({"x": (2, 3), "a": _F(3), "b": _F(0.7)}),
     Case({"x": (2, 3), "a": _F(1e30), "b": _F(1e30)}, fires=False),
     Case({"x": (2, 3), "a": _F(1e-30), "b": _F(1e-30)}, fires=False),
+    Case({"x": (2, 3), "a": _F(1e30), "b": _F(1e-30)}, fires=False),  # 1e20 * 1e30 is infinite, and stays so
+    Case({"x": (2, 3), "a": _F(1e-30), "b": _F(-1e30)}, fires=False),
 ))  # fmt: skip
 def multiply_constants(m: Match, to: Draft) -> str | Refusal:
     """(x * a) * b -> x * (a * b)"""
@@ -309,6 +311,10 @@ def multiply_constants(m: Match, to: Draft) -> str | Refusal:
         merged = wide.astype(m.result.dtype.numpy)
     if not _is_normal(merged):
         return Refusal("range", f"the product {float(wide)} leaves the range of {m.result.dtype.value}")
+    low, high = sorted(abs(float(m.array(n).item())) for n in "ab")
+    far = limits(m.result.dtype).largest ** 0.25
+    if low < 1 < high and (high > far or low < 1 / far):
+        return Refusal("range", f"x * {m.array('a').item():g} may leave the range where {float(wide):g} x does not")
     return to.emit("mul", m["x"], to.constant(merged))
 
 
