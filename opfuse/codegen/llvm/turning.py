@@ -1,7 +1,7 @@
-"""Tiles that are kept turned round: neighbours in memory become rows of scratch, as a product wants its columns.
+"""Turned round in registers: where memory runs along the rows of a pass and not along its lanes.
 
-A pass that keeps K[j, d] with the lanes along j would gather each vector, element by element. Where memory runs along
-one of the pass's rows, squares of vectors are read as they lie there and exchanged in registers:
+A pass that keeps K[j, d] with the lanes along j would gather each vector, element by element; one that stores a
+transposed result would scatter it. Squares of vectors are exchanged in registers instead:
 
     v0 = K[j + 0, d ..]                  scratch[d + 0, j ..] = K[j .., d + 0]
     ...                         ->       ...
@@ -20,14 +20,14 @@ from opfuse.codegen.llvm.layout import contiguity
 from opfuse.codegen.llvm.passes import Keep, Pass, keeps
 from opfuse.ir.index import AxisTerm
 from opfuse.ir.structure import Axis
-from opfuse.tile.program import Load
+from opfuse.tile.program import Load, Map, Store, operands
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A pass whose tiles are read along `row` and written along `lane`."""
+    """A pass that reads memory, or writes it, along `row`, and everything else along `lane`."""
 
-    loads: tuple[Load, ...]
+    sinks: tuple[Load | Store, ...]
     row: Axis
     lane: Axis
 
@@ -35,23 +35,57 @@ class Turn:
 class Turning(Borders):
     def turn_of(self, p: Pass) -> Turn | None:
         """The turn that a pass is; None where it is more than that, or of a size known only at run time."""
-        loads = [self.plan.definitions[s.tile.name] for s in p.sinks if isinstance(s, Keep) and keeps(s)]
-        plain = [x for x in loads if isinstance(x, Load) and x.pad is None and x.out.dtype.bytes == 4]
-        if p.lane is None or len(plain) != len(p.sinks) or not isinstance(self.block[p.lane.name].size, int):
+        found: list[Load | Store] = []
+        for s in p.sinks:
+            made = s if isinstance(s, Store) else self.plan.definitions[s.tile.name]
+            plain = isinstance(s, Store) or isinstance(s, Keep) and keeps(s)
+            if not plain or not isinstance(made, (Load, Store)) or not _is_words(made):
+                return None
+            found.append(made)
+        stores = sum(isinstance(s, Store) for s in found)
+        if p.lane is None or p.dotted or stores and len(found) > 1:
             return None
-        rows = [r for r in p.rows if isinstance(self.block[r.name].size, int) and self._runs_along(r, p.lane, plain)]
-        return Turn(tuple(plain), rows[-1], p.lane) if rows else None
+        if not self._is_long(p.lane):
+            return None
+        for row in [r for r in reversed(p.rows) if self._is_long(r)]:
+            if all(self._runs_along(row, p.lane, s) for s in found):
+                return Turn(tuple(found), row, p.lane)
+            if stores and self._made_along(row, p.lane, found[0]):
+                return Turn(tuple(found), p.lane, row)
+        return None
 
-    def _runs_along(self, row: Axis, lane: Axis, loads: Sequence[Load]) -> bool:
-        return all(
-            all(isinstance(t, AxisTerm) for i in x.index for t, _ in i.terms)
-            and contiguity(x, row, self.schedule) == "unit" and contiguity(x, lane, self.schedule) == "strided"
-            and x.buffer.name not in self.schedule.pack
-            for x in loads
+    def _is_long(self, axis: Axis) -> bool:
+        """Of a known size that fills half of a square."""
+        size = self.block[axis.name].size
+        return isinstance(size, int) and 2 * size >= self.v.lanes
+
+    def _runs_along(self, row: Axis, lane: Axis, s: Load | Store) -> bool:
+        return (
+            all(isinstance(t, AxisTerm) for i in s.index for t, _ in i.terms)
+            and contiguity(s, row, self.schedule) == "unit" and contiguity(s, lane, self.schedule) == "strided"
+            and s.buffer.name not in self.schedule.pack
         )  # fmt: skip
 
+    def _made_along(self, row: Axis, lane: Axis, store: Load | Store) -> bool:
+        """Is all that is stored along the lanes made of loads that run along the row, and of what is one for both?"""
+        todo, loads = [store.tile] if isinstance(store, Store) else [], 0
+        while todo:
+            t = todo.pop()
+            made = self.plan.definitions[t.name]
+            if lane not in t.axes and row not in t.axes:
+                continue
+            if t.name in self.plan.scratch or not isinstance(made, (Load, Map)):
+                return False
+            if isinstance(made, Load):
+                loads += 1
+                if not (_is_words(made) and self._runs_along(row, lane, made)):
+                    return False
+            else:
+                todo += operands(made.value)
+        return loads > 0 and self._runs_along(lane, row, store)
+
     def run_turn(self, turn: Turn, p: Pass) -> None:
-        self._around([a for a in p.rows if a != turn.row], turn)
+        self._around([a for a in p.rows if a not in (turn.row, turn.lane)], turn)
 
     def _around(self, axes: Sequence[Axis], turn: Turn) -> None:
         """The other rows one by one, then squares; what is left at an edge is a square that is not full."""
@@ -73,8 +107,11 @@ class Turning(Borders):
 
         def square(j: Integer, width: int, height: int) -> None:
             self.relative[turn.lane.name] = j
-            for load in turn.loads:
-                self._square(load, turn, width, height)
+            for s in turn.sinks:
+                if isinstance(s, Load):
+                    self._read_square(s, turn, width, height)
+                else:
+                    self._write_square(s, turn, width, height)
 
         self._steps(turn.row, rows)
         self.relative[turn.row.name] = self.relative[turn.lane.name] = 0
@@ -96,20 +133,28 @@ class Turning(Borders):
         if size > full:
             self.e.loop(full, full + 1, 1, [], stretch(size - full))
 
-    def _square(self, load: Load, turn: Turn, width: int, height: int) -> None:
-        """`width` vectors of `height` elements in, `height` vectors of `width` elements out."""
+    def _read_square(self, load: Load, turn: Turn, width: int, height: int) -> None:
+        """`width` vectors of `height` elements from memory, `height` vectors of `width` elements to scratch."""
         self.at = RegisterTile(None, turn.row, 1, 1, None, False)
         mask = self.v.lanes_below(height)
         given = [self.read(load, {turn.lane.name: k}, mask) for k in range(width)]
-        given += [self.v.const(0, load.out.dtype)] * (self.v.lanes - width)
         self.at = RegisterTile(None, turn.lane, 1, 1, None, False)
         for k, v in enumerate(self.exchanged(given)[:height]):
             self.write_local(load.out, v, {turn.row.name: k})
 
+    def _write_square(self, store: Store, turn: Turn, width: int, height: int) -> None:
+        """`height` vectors of `width` elements made, `width` vectors of `height` elements to memory."""
+        self.at = RegisterTile(turn.row, turn.lane, height, 1, self.v.lanes_below(width), True)
+        given = [self.value(store.tile, k, 0) for k in range(height)]
+        self.at = RegisterTile(None, turn.row, 1, 1, None, False)
+        mask = self.v.lanes_below(height)
+        for k, v in enumerate(self.exchanged(given)[:width]):
+            self.write(store, v, {turn.lane.name: k}, mask)
+
     def exchanged(self, vectors: list[Value]) -> list[Value]:
         """Element k of vector i becomes element i of vector k: one bit of both numbers after the other."""
         lanes, step = self.v.lanes, 1
-        out = list(vectors)
+        out = vectors + [self.v.like(0, vectors[0])] * (lanes - len(vectors))
         while step < lanes:
             for i in range(lanes):
                 if not i & step:
@@ -123,3 +168,9 @@ class Turning(Borders):
     def _shuffled(self, a: Value, b: Value, order: list[int]) -> Value:
         picks = ", ".join(f"i32 {k}" for k in order)
         return self.e.value(f"shufflevector {a}, {b}, <{len(order)} x i32> <{picks}>", a.dtype, a.lanes)
+
+
+def _is_words(s: Load | Store) -> bool:
+    """Four bytes an element, in memory and in registers."""
+    tile = s.out if isinstance(s, Load) else s.tile
+    return s.buffer.dtype is tile.dtype and tile.dtype.bytes == 4 and (isinstance(s, Store) or s.pad is None)
