@@ -5,12 +5,14 @@
 The inputs are taken as exact. Every operation adds its own rounding and passes on the errors of its operands (Higham,
 Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 3.1-3.3):
 
-    contraction   c(K) eps sum|a||b|        and  sum(e_a |b| + |a| e_b)
-    sum           c(K) eps sum|x|           and  sum(e_x)
+    contraction   c(d) eps sum|a||b|        and  sum(e_a |b| + |a| e_b)
+    sum           c(d) eps sum|x|           and  sum(e_x)
     function      ulps(f) eps |y|           and  the largest change of f over the operands' intervals
 
-c(K) is 2 sqrt(K), how rounding errors behave that have nothing to do with each other (section 2.8). Sums of equal terms
-round the same way again and again: inputs with a structure of their own are judged with the worst case, K / 2.
+d is how many roundings a term meets at most in the order in which kernels add (`tile.summation`): the number of terms,
+or the length of a block where there are more. c(d) is 2 sqrt(d), how rounding errors behave that have nothing to do
+with each other (section 2.8). Sums of equal terms round the same way again and again: inputs with a structure of their
+own are judged with the worst case, d / 2.
 
 Operators are read through their structures (loops, index maps, scalar formula), composites through their expansions,
 so that a new operator needs nothing here. An infinite bound says that rounding alone may change the element as far as
@@ -33,17 +35,18 @@ from opfuse.ir.scalar import Const, Operand, Position, Scalar
 from opfuse.ir.structure import Access, Structure
 from opfuse.ir.types import DType
 from opfuse.report.scalar_errors import Bounded, accumulator, apply_with_errors, overflow_limit, unit
+from opfuse.tile.summation import depth_of_dot, depth_of_sum
 
-Growth = Callable[[int], float]  # c(K)
+Growth = Callable[[int], float]  # c(d)
 _CONTRACTIONS = ("matmul", "conv", "conv_transpose")
 
 
-def unrelated(terms: int) -> float:
-    return 2.0 * math.sqrt(terms)
+def unrelated(depth: int) -> float:
+    return 2.0 * math.sqrt(depth)
 
 
-def worst_case(terms: int) -> float:
-    return max(unrelated(terms), terms / 2)
+def worst_case(depth: int) -> float:
+    return max(unrelated(depth), depth / 2)
 
 
 def analyse(
@@ -51,7 +54,7 @@ def analyse(
 ) -> tuple[dict[str, np.ndarray], dict[str, Bounded]]:
     """Float64 values of everything in `graph` (shapes are numbers), and the bounds on what native code may answer.
 
-    `growth` is c(K): how the rounding of a sum grows with its length, `unrelated` or `worst_case`.
+    `growth` is c(d): how rounding grows with the roundings of a term, `unrelated` or `worst_case`.
     """
     wanted = [v for n in graph.nodes.values() for v in n.outputs]
     values = dict(evaluate(graph, feeds, "f64", wanted))
@@ -129,7 +132,7 @@ def _contraction(
             rounded = 2 * rounded + np.abs(bias.value).reshape(shape)
             added = np.asarray(bias.full()).reshape(shape) if not bias.exact else 0.0
         carried = accumulator(dtype)
-        error = growth(_terms(graph, node)) * 2 * unit(carried) * total + added
+        error = growth(depth_of_dot(_terms(graph, node))) * 2 * unit(carried) * total + added
         error = error + (2 * unit(dtype) * rounded if carried is not dtype else 0.0)
         if not a.exact:
             error = error + summed(a.full(), np.abs(b.value) + b.full())
@@ -271,7 +274,7 @@ def _reduce(structure: Structure, terms: Bounded, space: _Space, dtype: DType, g
     error = np.broadcast_to(np.asarray(terms.error, np.float64), space.extents)
     count = max(1, int(np.prod(space.extents[outer:])))
     carried = accumulator(dtype)
-    rounding = 2 * unit(carried) * growth(count) if dtype.is_float and count > 1 else 0.0
+    rounding = 2 * unit(carried) * growth(depth_of_sum(count)) if dtype.is_float and count > 1 else 0.0
     match structure.combine:
         case "sum":
             total = np.sum(np.abs(value), axis=over, dtype=np.float64)

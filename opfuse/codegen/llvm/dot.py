@@ -6,27 +6,29 @@ step of k, with the products summed in registers; what follows it is emitted rig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from opfuse.codegen.llvm.emit import Int, Integer, Value
-from opfuse.codegen.llvm.values import Point, Values
+from opfuse.codegen.llvm.long_sums import SUMMED, Body, LongSums
+from opfuse.codegen.llvm.values import Point
 from opfuse.ir.index import Index
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Tile, gathers, operands
+from opfuse.tile.summation import SUM_BLOCK
 
 UNROLL = 4  # steps of k in one turn of the microkernel's loop
 LINE = 64  # bytes of a cache line
-Body = Callable[[Integer, list[Value]], Sequence[Value]]
 
 
-class InnerLoops(Values):
+class InnerLoops(LongSums):
     # ---- the matrix microkernel ------------------------------------------------------------------------------------
     def contraction(self, s: Dot) -> None:
-        points = self.at.points()
+        points = self._distinct(s.out)
         accumulators = [self.value(s.acc, *p) for p in points]
         self._gather_rows(s)
+        outer, begins = self.sums, self.open_nest(s, accumulators)
         size = self.block[s.over.name].size
 
         def steps(n: int) -> Body:
@@ -35,7 +37,7 @@ class InnerLoops(Values):
                 self.relative[s.over.name] = i
                 self._prefetch_panel(s, i)
                 for u in range(n):
-                    self._step(s, u, carried)
+                    self._step(s, u, points, carried)
                 self.relative[s.over.name] = before
                 return carried
 
@@ -43,19 +45,21 @@ class InnerLoops(Values):
 
         if isinstance(size, int):
             full = size // UNROLL * UNROLL
-            out = self.e.loop(0, full, UNROLL, accumulators, steps(UNROLL))
+            out = self.sum_loop(s.out.name, 0, full, UNROLL, accumulators, steps(UNROLL), UNROLL)
             if size > full:
-                out = self.e.loop(full, full + 1, 1, out, steps(size - full))
+                out = self.sum_loop("", full, full + 1, 1, out, steps(size - full))
         else:
             whole = self.e.mul(self.e.div(size, UNROLL), UNROLL)
-            out = self.e.loop(0, whole, UNROLL, accumulators, steps(UNROLL))
-            out = self.e.loop(whole, size, 1, out, steps(1))
+            out = self.sum_loop(s.out.name, 0, whole, UNROLL, accumulators, steps(UNROLL), UNROLL)
+            out = self.sum_loop("", whole, size, 1, out, steps(1))
+        if begins:
+            out, self.sums = self.close_sums(out), outer
         self.remember(s.out, dict(zip(points, out, strict=True)))
 
-    def _step(self, s: Dot, u: int, carried: list[Value]) -> None:
+    def _step(self, s: Dot, u: int, points: list[Point], carried: list[Value]) -> None:
         """One step of k: each operand is read once for all the points that share it."""
         read: dict[tuple[str, int, int], Value] = {}
-        for n, (r, j) in enumerate(self.at.points()):
+        for n, (r, j) in enumerate(points):
             pair = []
             for t in (s.a, s.b):
                 at = (t.name, r if self.at.blocked in t.axes else 0, j if self.has_lane(t) else 0)
@@ -110,6 +114,12 @@ class InnerLoops(Values):
         """A reduction over rows: the lanes are elements of the result."""
         points = self._distinct(s.out)
         start = [self.v.const(identity(s.combine, s.out.dtype), s.out.dtype) for _ in points]
+        last = [a for a in s.over if self.folded and a == self.folded[0]]  # the folded axis runs innermost
+        axes = (*(a for a in s.over if a not in last), *last)
+        outer = self.sums
+        groups = [(n,) for n in range(len(points))] if s.combine == "sum" and s.out.dtype in SUMMED else []
+        levels = [(a.name, self.at_most(a)) for a in axes if groups]
+        self.open_sums(self.blocks_of(levels, 1, SUM_BLOCK, SUM_BLOCK), groups, start)
 
         def step_over(axis: Axis, rest: tuple[Axis, ...], rows: int) -> Body:
             def step(i: Integer, inside: list[Value]) -> Sequence[Value]:
@@ -134,12 +144,12 @@ class InnerLoops(Values):
             before, size = self.relative[axis.name], self.block[axis.name].size
             high = self.folded[1] if self.folded and self.folded[0] == axis else 1
             for lo, hi, rows in self.row_panels(size, high):
-                carried = self.e.loop(lo, hi, rows, carried, step_over(axis, rest, rows))
+                carried = self.sum_loop(axis.name, lo, hi, rows, carried, step_over(axis, rest, rows), rows)
             self.relative[axis.name] = before
             return carried
 
-        last = [a for a in s.over if self.folded and a == self.folded[0]]  # the folded axis runs innermost
-        total = over((*(a for a in s.over if a not in last), *last), start)
+        total = self.close_sums(over(axes, start))
+        self.sums = outer
         self.remember(s.out, dict(zip(points, total, strict=True)))
 
     def row_panels(self, size: Integer, most: int) -> list[tuple[Integer, Integer, int]]:
@@ -191,25 +201,29 @@ class InnerLoops(Values):
             return run
 
         flat = [self.expression(c.init, *p) for c in s.carries for p in points]
+        outer, begins, name = self.sums, self.open_nest(s, flat), s.carries[0].tile.name
         if not isinstance(size, int):  # one step over all of a run-time extent, or none
             trips = self.e.choose(self.e.compare("slt", lo, hi), 1, 0)
             whole_step = at(self.e.sub(hi, lo))
-            flat = self.e.loop(0, trips, 1, flat, lambda _, inside: whole_step(lo, inside))
+            flat = self.sum_loop("", 0, trips, 1, flat, lambda _, inside: whole_step(lo, inside))
         elif isinstance(lo, int) and isinstance(hi, int):
             if s.axis.name in self.schedule.unroll or s.axis.name in self.written_out:
-                for i in range(lo, hi, size):
-                    flat = self.e.loop(i, i + 1, 1, flat, at(min(size, hi - i)))
+                for n, i in enumerate(range(lo, hi, size), 1):
+                    flat = self.sum_loop("", i, i + 1, 1, flat, at(min(size, hi - i)))
+                    flat = self.flush_after(name, n, flat)
             else:
                 full = lo + max(hi - lo, 0) // size * size
-                flat = self.e.loop(lo, full, size, flat, at(size))
+                flat = self.sum_loop(name, lo, full, size, flat, at(size))
                 if hi > full:
-                    flat = self.e.loop(full, full + 1, 1, flat, at(hi - full))
+                    flat = self.sum_loop("", full, full + 1, 1, flat, at(hi - full))
         else:
             whole = self.e.mul(self.e.div(self.e.most(self.e.sub(hi, lo), 0), size), size)
             full_end = self.e.add(lo, whole)
-            flat = self.e.loop(lo, full_end, size, flat, at(size))
+            flat = self.sum_loop(name, lo, full_end, size, flat, at(size))
             if size > 1:
-                flat = self.e.loop(full_end, hi, 1, flat, at(1))
+                flat = self.sum_loop("", full_end, hi, 1, flat, at(1))
+        if begins:
+            flat, self.sums = self.close_sums(flat), outer
         self._remember_carried(s, points, flat)
 
     def _remember_carried(self, s: Loop, points: list[Point], flat: Sequence[Value]) -> None:

@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from opfuse.codegen.llvm.analysis import may_alias
 from opfuse.codegen.llvm.borders import Stretch
-from opfuse.codegen.llvm.dot import Body, identity
+from opfuse.codegen.llvm.dot import identity
 from opfuse.codegen.llvm.emit import Int, Integer, Value
 from opfuse.codegen.llvm.frame import POINT, Guarded, RegisterTile
+from opfuse.codegen.llvm.long_sums import SUMMED, Body
 from opfuse.codegen.llvm.passes import Keep, Pass
 from opfuse.codegen.llvm.turning import Turning
 from opfuse.ir.structure import Axis
 from opfuse.tile.program import Dot, Load, Loop, Map, Reduce, Store, Tile, gathers, operands
+from opfuse.tile.summation import SUM_BLOCK
 
 
 class Rows(Turning):
@@ -104,16 +106,34 @@ class Rows(Turning):
                 self.relative[axis.name] = i
                 return reduced(rest, inside)
 
-            out = self.e.loop(0, self.block[axis.name].size, 1, carried, step)
+            out = self.sum_loop(axis.name, 0, self.block[axis.name].size, 1, carried, step)
             self.relative[axis.name] = 0
             return out
 
-        total = reduced(p.reduced, start)
+        outer = self.sums
+        self._open_sums(p, reductions, rows, partial, start)
+        total = self.close_sums(reduced(p.reduced, start))
+        self.sums = outer
         self.at = replace(tile, lane=None, vectors=1)
         for k, s in enumerate(reductions):
             for r in range(rows):
                 first = (k * rows + r) * partial
                 self._finish(s, total[first : first + partial], r, results, p.lane is not None)
+
+    def _open_sums(self, p: Pass, reductions: list[Reduce], rows: int, partial: int, start: list[Value]) -> None:
+        """Sums along many lanes and rows go in blocks; the partial results of a row are parts of one sum."""
+        groups = [
+            range((k * rows + r) * partial, (k * rows + r + 1) * partial)
+            for k, s in enumerate(reductions) if s.combine == "sum" and s.out.dtype in SUMMED
+            for r in range(rows)
+        ]  # fmt: skip
+        levels = [(a.name, self.at_most(a)) for a in p.reduced if groups]
+        if p.lane is not None and groups:
+            size, width = self.at_most(p.lane), self.v.lanes * p.register[1]
+            rest = 0 if isinstance(size, int) else p.register[1]  # a run-time size ends with single vectors
+            levels.append((p.lane.name, self.e.most(self.e.add(self.e.div(size, width), rest), 1)))
+        each = -(-p.register[1] // partial)
+        self.open_sums(self.blocks_of(levels, each, SUM_BLOCK, SUM_BLOCK), groups, start)
 
     def _finish(self, s: Reduce, partial: list[Value], r: int, results: list[tuple[Tile, Value]], across: bool) -> None:
         while len(partial) > 1:
@@ -151,14 +171,14 @@ class Rows(Turning):
 
         if isinstance(size, int):
             full = size // width * width
-            out = self.e.loop(0, full, width, carried, block(tile.vectors))
+            out = self.sum_loop(lane.name, 0, full, width, carried, block(tile.vectors))
             if size > full:
                 rest = -(-(size - full) // self.v.lanes)
-                out = self.e.loop(full, full + 1, 1, out, block(rest, size))
+                out = self.sum_loop("", full, full + 1, 1, out, block(rest, size))
         else:
             whole = self.e.mul(self.e.div(size, width), width)
-            out = self.e.loop(0, whole, width, carried, block(tile.vectors))
-            out = self.e.loop(whole, size, self.v.lanes, out, block(1, size))
+            out = self.sum_loop(lane.name, 0, whole, width, carried, block(tile.vectors))
+            out = self.sum_loop("", whole, size, self.v.lanes, out, block(1, size))
         self.relative[lane.name] = 0
         return out
 
