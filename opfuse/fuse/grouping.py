@@ -97,6 +97,8 @@ class Grouping:
         for name in self.graph.nodes:
             if name in self.joints:
                 self.join_siblings(self.part_makers(name), alone)
+        while self.join_neighbours(alone):
+            pass
 
     def join_siblings(self, nodes: Iterable[Node], alone: frozenset[str]) -> None:
         """Join the groups of nodes that read nothing of each other: Q, K and V of one input load its tile once."""
@@ -108,6 +110,15 @@ class Grouping:
                 if not self.reads(first, other) and not self.reads(other, first):
                     self.try_join(first, (), other, "siblings")
             left = [g for g in left if g in self.partition.members]
+
+    def join_neighbours(self, alone: frozenset[str]) -> bool:
+        """Try every pair of neighbours once more: each may have joined others since. Whether any pair joined."""
+        before = len(self.partition.members)
+        kernels = [g for g in self.order() if not self.is_view_group(g)]
+        for parts in [(p, *bridge, c) for c in kernels for p, bridge in self.producers(c)]:
+            if all(g in self.partition.members and not alone & set(self.partition.members[g]) for g in parts):
+                self.try_join(parts[0], parts[1:-1], parts[-1])
+        return len(self.partition.members) < before
 
     def part_makers(self, joint: str) -> list[Node]:
         """Who writes the parts of a value that is joined in place."""
