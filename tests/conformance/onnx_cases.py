@@ -1,7 +1,7 @@
 """The cases of onnx.backend.test that need no download, and what becomes of one of them in this package's backend.
 
     outcome(case, cache) -> Outcome("", "")                                     the right answer
-                            Outcome("unsupported-operators", "Det-22: ...")     why not
+                            Outcome("unsupported-operators", "Bernoulli-22: ...") why not
 """
 
 from __future__ import annotations

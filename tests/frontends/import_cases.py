@@ -417,6 +417,11 @@ def _recurrences() -> list[ImportCase]:
     return [case(r.op, r.opsets, r.feeds, r.body, r.outputs, r.terms, r.constants) for r in recurrent_cases()]
 
 
+def _wraps() -> list[ImportCase]:
+    pads = ((0, 1, 3, 0, 2, 0), (0, 0, -1, 1, 3, 3))
+    return [case("Pad", (19,), {"x": X}, 'y = Pad <mode = "wrap"> (x, p)', constants={"p": _ints(*p)}) for p in pads]
+
+
 def _scatters() -> list[ImportCase]:
     rows, places = np.array([[1, -1, 0]]), np.array([[[0, 1]], [[1, -1]]])
     u, v = _normal(1, 3), _normal(2, 1, 4)
@@ -457,7 +462,7 @@ def _scatters() -> list[ImportCase]:
 
 WRITTEN: tuple[ImportCase, ...] = (
     *_elementwise(), *_reductions(), *_contractions(), *_pools(), *_movement(), *_indexing(), *_normalisation(),
-    *_resize(), *_einsums(), *_recurrences(), *_scatters(),
+    *_resize(), *_einsums(), *_recurrences(), *_scatters(), *_wraps(),
     *(ImportCase(c.op, c.opsets, c.feeds, c.body, c.outputs, c.constants, c.terms) for c in QUANTISED),
 )  # fmt: skip
 

@@ -122,6 +122,13 @@ class Call:
             self._depends(k, "is not a constant")
         return array
 
+    def truth(self, value: str | None) -> bool:
+        """A condition that is known; Unsupported where it depends on data."""
+        known = self.contents.array(value) if value is not None else None
+        if known is None or known.size != 1:
+            raise Unsupported("its condition depends on data", self.behind(value) if value is not None else ())
+        return bool(known.reshape(-1)[0])
+
     def _depends(self, k: int, problem: str) -> NoReturn:
         """Decline for numbers of input k that are not known: by inputs that they follow from, or by open dimensions."""
         behind = self.behind(self.input(k))

@@ -74,6 +74,16 @@ def branch(node: NodeProto, graph: GraphProto) -> Inlined:
     return Inlined(tuple(inner), {})
 
 
+def body_nodes(graph: GraphProto, owner: str, place: str, inputs: Sequence[str]) -> tuple[Inlined, tuple[str, ...]]:
+    """A copy of a loop's body for one step, its inputs under these names, and the names of its outputs."""
+    outer = {i: i for i in _free_names(graph)}
+    outer |= {v.name: name for v, name in zip(graph.input, inputs, strict=True)}
+    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in graph.initializer]
+    renaming = _Renaming(place, outer, {}, owner)
+    nodes = tuple(renaming.nodes([*constants, *graph.node]))
+    return Inlined(nodes, {}), tuple(renaming.name(o.name) for o in graph.output)
+
+
 def definitions() -> list[SupportedOperator]:
     """Operators without a row of their own whose definition is made of supported ones, sorted by domain and name.
 
@@ -139,6 +149,7 @@ class _Renaming:
     place: str
     outer: Mapping[str, str]
     attributes: Mapping[str, AttributeProto]
+    owner: str = ""  # whose the nodes are; that place where it is left out
 
     def name(self, inner: str) -> str:
         return self.outer.get(inner, f"{self.place}/{inner}") if inner else ""
@@ -147,7 +158,7 @@ class _Renaming:
         for node in nodes:
             made = NodeProto()
             made.CopyFrom(node)
-            made.name = self.place
+            made.name = self.owner or self.place
             del made.input[:], made.output[:], made.attribute[:]
             made.input.extend(map(self.name, node.input))
             made.output.extend(map(self.name, node.output))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto, NodeProto, defs
@@ -20,6 +21,7 @@ from opfuse.frontends.onnx.call import GIVE_SHAPES, Call, InvalidNode, Unsupport
 from opfuse.frontends.onnx.equal_dims import EqualDims
 from opfuse.frontends.onnx.functions import Inlined, branch, function_body, has_function
 from opfuse.frontends.onnx.imports.definition import Import
+from opfuse.frontends.onnx.loops import steps_of
 from opfuse.frontends.onnx.model_file import EXPORT_AGAIN, SourceModel, node_name, read, subgraphs
 from opfuse.frontends.onnx.shapes import Contents
 from opfuse.frontends.onnx.types import (
@@ -254,6 +256,9 @@ class _Walk:
             if inlined is not None:
                 self._import_inlined(node, inlined, opsets)
                 return
+            if is_known and node.op_type in ("Loop", "Scan"):
+                self._import_steps(node, inputs, opsets)
+                return
             self.missing += self._why_none(node, opsets)
         if row is None or not is_known:
             self.values |= dict.fromkeys((o for o in node.output if o), None)
@@ -300,10 +305,31 @@ class _Walk:
         condition = self.values[node.input[0]]
         if condition is None:  # what it follows from was declined: nothing is known of the branches yet
             return []
-        if inputs_behind(self.graph, condition) or not self.graph.symbols:
-            return list(_without_import(opsets, node))
+        if (needs := inputs_behind(self.graph, condition)) or not self.graph.symbols:
+            entry, *inner = _without_import(opsets, node)
+            return [replace(entry, needs=needs), *inner]
         reason = f"its condition depends on input shapes; {GIVE_SHAPES}"
         return [UnsupportedOperator(node_name(node), _operator_text(opsets, node), reason, by_shapes=True)]
+
+    def _import_steps(self, node: NodeProto, inputs: Sequence[str | None], opsets: Mapping[str, int]) -> None:
+        """A loop written out, as many steps as there are known to be."""
+        call = Call(self.graph, self.contents, node, _row(opsets, node)[1], opsets[""], tuple(inputs), node_name(node))
+        known = len(self.missing)
+        try:
+            steps = steps_of(call)
+            inlined, condition = next(steps)
+            while True:
+                self._import_inlined(node, inlined, opsets)
+                if len(self.missing) > known:
+                    break
+                inlined, condition = steps.send(call.truth(self.values[condition]) if condition else True)
+        except StopIteration:
+            return
+        except Unsupported as reason:
+            self._decline(node, opsets, str(reason), reason.needs, reason.by_shapes)
+        except InvalidNode as error:
+            raise self._fail(str(error), error.code, node) from error
+        self.values |= dict.fromkeys((o for o in node.output if o), None)
 
     def _decline(
         self, node: NodeProto, opsets: Mapping[str, int], reason: str, needs: Sequence[str] = (),

@@ -209,11 +209,28 @@ def _pad(call: Call, pads: Sequence[Dim], value: float) -> str:
     x, mode = call.input(0), call.string_attribute("mode", "constant")
     if len(pads) != 2 * call.rank(x):
         raise InvalidNode(f"it has {len(pads)} pads for a tensor of rank {call.rank(x)}")
-    if mode not in ("constant", "reflect", "edge"):
+    if mode not in ("constant", "reflect", "edge", "wrap"):
         call.unsupported(f"mode {mode!r} is not supported")
     if not all(isinstance(p, int) for p in pads):
         call.needs_shapes("its pads depend on input shapes")
+    if mode == "wrap":
+        return _wrapped(call, x, [int(p) for p in pads])  # type: ignore[arg-type]
     return call.emit("pad", [x], pads=tuple(pads), mode=mode, value=value)
+
+
+def _wrapped(call: Call, x: str, pads: Sequence[int]) -> str:
+    """Axis after axis: its end, itself, its beginning. Negative pads take away first."""
+    rank = call.rank(x)
+    for axis in range(rank):
+        before, after = pads[axis], pads[rank + axis]
+        x = _part(call, x, axis, max(-before, 0), call.shape(x)[axis] - max(-after, 0))
+        extent = call.shape(x)[axis]
+        if isinstance(extent, int) and max(before, after) > extent:
+            call.unsupported(f"its pads {before} and {after} go round {extent} elements more than once")
+        parts = [_part(call, x, axis, extent - before, extent)] if before > 0 else []
+        parts += [x, *([_part(call, x, axis, 0, after)] if after > 0 else [])]
+        x = call.emit("concat", parts, axis=axis) if len(parts) > 1 else x
+    return x
 
 
 # ---- blocks of space and depth -------------------------------------------------------------------------------------
@@ -272,7 +289,7 @@ IMPORTS: tuple[Import, ...] = (
     Import("Concat", (4, 11, 13), concat, ("concat",)),
     Import("Tile", (6, 13), tile, ("tile",)),
     Import("Pad", (2,), pad_attributes, ("pad",)),
-    Import("Pad", (11, 13, 18, 19, *_WIDENED), pad_inputs, ("pad",)),
+    Import("Pad", (11, 13, 18, 19, *_WIDENED), pad_inputs, ("pad", "slice", "concat")),
     Import("DepthToSpace", (1, 11, 13, 28), depth_to_space, ("reshape", "transpose")),
     Import("SpaceToDepth", (1, 13, 28), space_to_depth, ("reshape", "transpose")),
     Import("Shape", (1, 13, 15, 19, *_WIDENED), shape, ("dims",)),
