@@ -9,6 +9,7 @@ from opfuse.codegen.llvm.printer import plan_passes
 from opfuse.target import Target, described, host
 from opfuse.tile.program import Program
 from opfuse.tile.schedule import Packing, Schedule
+from tests.tile.notation import axes, buffer, exp, fn, kernel, out, weight
 from tests.tile.regions_matrix import attention, layernorm_linear, linear_gelu, linear_layernorm, mlp
 from tests.tile.regions_rows import column_sum, layernorm_gelu, softmax_loops, softmax_row
 from tests.tile.regions_windows import conv
@@ -107,3 +108,26 @@ def test_the_plan_is_the_same_each_time() -> None:
     program = attention(512, 64, 0, True)
     assert text(program, Schedule({"h": 1, "q": 32, "j": 64})) == text(program, Schedule({"h": 1, "q": 32, "j": 64}))
     assert host().kind == "cpu"
+
+
+def test_lanes_follow_what_a_pass_reads() -> None:
+    """The products behind a mean read along k with a stride, but they are no part of the pass that makes the mean."""
+    h, w, k, n = every = axes(h=9, w=7, k=128, n=64)
+    made = kernel("mean_products", every, ())
+    total = made.reduce("sum", made.load(buffer("X", 9, 7, 128), h, w, k), h, w)
+    for name in ("P", "Q", "R"):
+        product = made.dot(made.zeros(n), total, made.load(weight("W" + name, 128, 64), k, n), k)
+        made.store(product, out(name, 64), n)
+    assert "lane k, 1x4 of 16: keep sum" in text(made.program(), Schedule())
+
+
+def test_short_rows_of_dear_formulas_put_lanes_across_rows() -> None:
+    """Two exponentials would fill two of sixteen lanes; a copy of two elements does not pay for a gather."""
+    r, n = every = axes(r=64, n=2)
+    made = kernel("pairs", every, (r,))
+    e = made.map(exp(made.load(buffer("X", 64, 2), r, n)))
+    made.store(fn("div", e, made.reduce("sum", e, n)), out("Y", 64, 2), r, n)
+    assert "lane r" in text(made.program(), Schedule({"r": 64}))
+    made = kernel("copy", every, (r,))
+    made.store(made.load(buffer("X", 64, 2), r, n), out("Y", 64, 2), r, n)
+    assert "lane n" in text(made.program(), Schedule({"r": 64}))

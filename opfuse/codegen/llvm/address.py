@@ -24,6 +24,7 @@ from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.tile.program import Buffer, Tile
 
+SMALL = 1 << 30  # an extent below this, with the pads and steps that lead out of it, is counted in 32 bits
 PAD_ROW_LIMIT = 1 << 14  # elements of a row of pad values
 MEMORY = {
     DType.F64: "double", DType.F32: "float", DType.F16: "i16", DType.BF16: "i16", DType.BOOL: "i8",
@@ -111,9 +112,8 @@ class Addresses(Frame):
         step = math.gcd(multiple(base), multiple(divisor))
         return step >= self.v.lanes or (step == 0 and divisor != 0)
 
-    def along_lanes(self, base: Integer, lane: Integer, vector: Value | None) -> Value:
-        """An index in every lane. Positions inside one tensor are below 2^31 wherever its extents are known."""
-        dtype = DType.I64
+    def along_lanes(self, base: Integer, lane: Integer, vector: Value | None, dtype: DType = DType.I64) -> Value:
+        """An index in every lane."""
         out = self.v.splat_int(base, dtype)
         if lane != 0:
             steps = self.v.iota(dtype)
@@ -240,7 +240,8 @@ class Addresses(Frame):
         step = math.gcd(multiple(start), layout.panel) or layout.panel
         if not 0 <= shift % layout.panel < step:  # adding the shift might carry into the next panel
             start, shift = self.e.add(start, shift), 0
-        if i.vector is not None or (i.lane != 0 and not self._in_one_block(self.e.add(start, shift), layout.panel)):
+        together = i.lane == 0 or (i.lane == 1 and self._in_one_block(self.e.add(start, shift), layout.panel))
+        if i.vector is not None or not together:
             return self._plain(buffer, self._across_panels(places, layout), list(layout.strides))
         panel = self.e.div(start, layout.panel)
         inside = self.e.rem(start, layout.panel)
@@ -273,7 +274,8 @@ class Addresses(Frame):
                 inside = self.e.compare("ult", total, extent)
                 guard = inside if guard is None else self.e.both(guard, inside)
             else:
-                lanes = self.along_lanes(total, places[d].lane, places[d].vector)
+                known = places[d].vector is None and isinstance(extent, int) and extent < SMALL
+                lanes = self.along_lanes(total, places[d].lane, places[d].vector, DType.I32 if known else DType.I64)
                 bound = self.v.splat_int(extent, lanes.dtype)
                 below = self.e.value(f"icmp ult {lanes}, {bound.text}", DType.BOOL, lanes.lanes)
                 mask = below if mask is None else self.v.logic("and", mask, below)

@@ -21,7 +21,7 @@ from opfuse.codegen.llvm.passes import (
 )
 from opfuse.ir.dims import Dim, product
 from opfuse.ir.index import AxisTerm
-from opfuse.ir.scalar import Apply
+from opfuse.ir.scalar import FUNCTIONS, Apply, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.target import Target
@@ -47,6 +47,9 @@ from opfuse.tile.program import (
     statements,
 )
 from opfuse.tile.schedule import Schedule
+
+STRIDED = 2.0  # vector operations for an element of a gather or scatter: a cycle of the three that do two or three
+DOT_READS = 2  # an operand of a dot is read at each step of its sum, for several rows at a time
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,9 @@ class Analysis:
         return [s for s in statements(self.phase.body) if isinstance(s, (Load, Store))]
 
     def lane(self, space: frozenset[Axis]) -> Axis | None:
-        """The axis whose neighbours most often lie side by side in memory; a short one fills few lanes, counts less."""
+        """The axis along which vectors cost least: neighbours lie side by side in memory, and many lanes are filled."""
         if space not in self._lane_of:
-            self._lane_of[space] = max(self._ordered(space), key=self._lane_score, default=None)
+            self._lane_of[space] = min(self._ordered(space), key=lambda a: self._lane_cost(a, space), default=None)
         return self._lane_of[space]
 
     def _ordered(self, space: frozenset[Axis]) -> list[Axis]:
@@ -112,11 +115,66 @@ class Analysis:
         order = {a.name: k for t in self.tiles.values() for k, a in enumerate(t.axes)}
         return sorted(space, key=lambda a: (-order.get(a.name, 0), a.name))
 
-    def _lane_score(self, a: Axis) -> float:
-        score = {"same": 0.0, "unit": 1.0, "strided": -1.0}
-        total = sum(score[contiguity(x, a, self.schedule, self.tiles)] for x in self.accesses)
+    def _accesses_of(self, space: frozenset[Axis]) -> list[Load | Store]:
+        """What passes over this space read and write: loads that its tiles are made of, stores of what they make."""
+        here = [t for t in self.tiles.values() if frozenset(self.live(t)) == space]
+        if not here:
+            return self.accesses
+        behind = self._behind(here, space)
+        return [
+            s for s in self.accesses
+            if (s.out.name in behind if isinstance(s, Load) else self._behind([s.tile], space) & {t.name for t in here})
+        ]  # fmt: skip
+
+    def _behind(self, tiles: list[Tile], space: frozenset[Axis]) -> set[str]:
+        """Tiles that these are made of, themselves included; results of other spaces' sums are made in other passes."""
+        found, todo = {t.name for t in tiles}, list(tiles)
+        while todo:
+            t = todo.pop()
+            s = self.definitions[t.name]
+            if isinstance(s, (Reduce, Dot, Loop)) and frozenset(self.live(t)) != space:
+                continue
+            new = [x for x in self._sources(s, t.name) if x.name not in found]
+            found.update(x.name for x in new)
+            todo += new
+        return found
+
+    def _sources(self, s: Statement, name: str) -> tuple[Tile, ...]:
+        """What a tile is made of, directly."""
+        if isinstance(s, Loop):
+            carry = next(c for c in s.carries if c.tile.name == name)
+            return (*operands(carry.init), carry.next)
+        return _all_reads(s, self.tiles)
+
+    def _lane_cost(self, a: Axis, space: frozenset[Axis]) -> float:
+        """Vector operations an element: accesses and arithmetic, the dearer the more lanes stay empty."""
         size, lanes = self.tile[a.name], self.target.lanes()
-        return total * size / lanes if isinstance(size, int) and size < lanes and total > 0 else total
+        filled = max(1, min(size, lanes)) if isinstance(size, int) else lanes
+        strided = unit = 0
+        for x in self._accesses_of(space):
+            times = DOT_READS if isinstance(x, Load) and x.out.name in self._operands else 1
+            match contiguity(x, a, self.schedule, self.tiles):
+                case "strided":
+                    strided += times
+                case "unit":
+                    unit += times
+                case "same":
+                    pass
+        maps = [s for s in self.definitions.values() if isinstance(s, Map) and frozenset(self.live(s.out)) == space]
+        operations = sum(FUNCTIONS[x.function].cost for s in maps for x in walk(s.value) if isinstance(x, Apply))
+        return strided * STRIDED + (unit + operations) / filled
+
+    @cached_property
+    def _operands(self) -> frozenset[str]:
+        """Tiles that a dot reads, and what those are made of point by point."""
+        todo = [t for s in self.definitions.values() if isinstance(s, Dot) for t in (s.a, s.b)]
+        found: set[str] = set()
+        while todo:
+            t = todo.pop()
+            found.add(t.name)
+            s = self.definitions[t.name]
+            todo += [x for x in operands(s.value) if x.name not in found] if isinstance(s, Map) else []
+        return frozenset(found)
 
     # ---- kinds of statements ---------------------------------------------------------------------------------------
     def streamed(self, s: Reduce) -> bool:

@@ -81,6 +81,11 @@ class Lanes:
         mask = self.e.pure(depth(clipped), f"icmp slt {bound.type} {self.iota().text}, {bound.text}")
         return Value(mask, DType.BOOL, self.lanes)
 
+    def turned(self, v: Value) -> Value:
+        """The lanes in reverse order."""
+        order = ", ".join(f"i32 {k}" for k in reversed(range(v.lanes)))
+        return self.e.value(f"shufflevector {v}, {v.type} poison, <{v.lanes} x i32> <{order}>", v.dtype, v.lanes)
+
     def constant_lanes(self, mask: Value) -> int:
         """How many lanes a constant mask of the first lanes holds; 0 for a mask computed at run time."""
         return mask.text.count("i1 1")

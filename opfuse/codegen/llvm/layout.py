@@ -1,6 +1,6 @@
 """How a buffer lies in memory, and what an index map means for a vector along one axis.
 
-contiguity(load W[k, n], n, schedule)  -> "unit"      lanes along n read neighbours (packed or not)
+contiguity(load W[k, n], n, schedule)  -> "unit"      lanes along n read neighbours, forward or backward (packed or not)
 contiguity(load W[k, n], k, schedule)  -> "strided"
 contiguity(load W[k, n], m, schedule)  -> "same"      all lanes read one element
 """
@@ -83,4 +83,4 @@ def contiguity(
                     pass
     if not touched:
         return "same"
-    return "unit" if total == 1 else "strided"
+    return "unit" if total in (1, -1) else "strided"

@@ -47,6 +47,11 @@ class Memory(Addresses):
         valid = self._valid(a, None if padded else mask)
         outside = self._outside(pad, dtype, stored)
         vector = f"<{lanes} x {type_}>"
+        if a.offsets is None and a.lane == -1:  # the same neighbours, turned round
+            first = self.e.offset(a.pointer, -(lanes - 1) * dtype.bytes)
+            valid = self._valid(a, mask)
+            turned = Access(first, 1, mask=None if valid is None else self.v.turned(valid))
+            return self.v.turned(self._load(turned, stored, dtype, pad, None, padded))
         if a.offsets is None and a.lane == 1:
             if valid is None:
                 return self.e.value(f"load {vector}, ptr {a.pointer.text}, align {dtype.bytes}", stored, lanes)
@@ -96,6 +101,9 @@ class Memory(Addresses):
         vector = f"<{lanes} x {type_}>"
         if a.offsets is None and a.lane == 0:
             self.e.line(f"store {type_} {self.v.first(raw)}, ptr {a.pointer.text}, align {dtype.bytes}")
+        elif a.offsets is None and a.lane == -1 and mask is None:
+            place = self.e.offset(a.pointer, -(lanes - 1) * dtype.bytes)
+            self.e.line(f"store {self.v.turned(raw)}, ptr {place.text}, align {dtype.bytes}")
         elif a.offsets is None and a.lane == 1 and mask is None:
             self.e.line(f"store {vector} {raw.text}, ptr {a.pointer.text}, align {dtype.bytes}")
         elif a.offsets is None and a.lane == 1 and mask is not None:
@@ -106,22 +114,23 @@ class Memory(Addresses):
             self.e.line(f"{call}<{lanes} x ptr> align {dtype.bytes} {self._places(a, type_)}, {every})")
 
     def _store_masked(self, pointer: Handle, raw: Value, mask: Value, dtype: DType) -> None:
-        """The first lanes only.
+        """The first lanes only; a known number of them as plain stores of 8, 4, 2 and 1 of them.
 
-        LLVM 22 turns a masked store of one lane, by a constant mask, into a scalar store, and where the value was
-        narrowed just before it stores the wide element. So a lane that would stand alone is stored by itself.
+        A CPU takes a masked store for one of the whole vector when a later load asks whether it must wait: in a kernel
+        that runs in place, the next row's does, for twenty cycles a row.
         """
         type_, lanes = MEMORY[dtype], self.v.lanes
-        count = self.v.constant_lanes(mask)
-        if count % 4 == 1 and type_.startswith("i"):
-            place = self.e.op(f"getelementptr {type_}, ptr {pointer.text}, i64 {count - 1}")
-            last = self.e.op(f"extractelement {raw}, i64 {count - 1}")
-            self.e.line(f"store {type_} {last}, ptr {place}, align {dtype.bytes}")
-            if count == 1:
-                return
-            mask = self.v.lanes_below(count - 1) or mask
-        call = f"call void @llvm.masked.store.v{lanes}{_suffix(type_)}.p0(<{lanes} x {type_}> {raw.text}, "
-        self.e.line(f"{call}ptr align {dtype.bytes} {pointer.text}, {mask})")
+        count, at = self.v.constant_lanes(mask), 0
+        if not count:
+            call = f"call void @llvm.masked.store.v{lanes}{_suffix(type_)}.p0(<{lanes} x {type_}> {raw.text}, "
+            self.e.line(f"{call}ptr align {dtype.bytes} {pointer.text}, {mask})")
+        while at < count:
+            n = 1 << (count - at).bit_length() - 1
+            picked = ", ".join(f"i32 {at + k}" for k in range(n))
+            part = self.e.op(f"shufflevector {raw}, {raw.type} poison, <{n} x i32> <{picked}>")
+            place = self.e.offset(pointer, at * dtype.bytes)
+            self.e.line(f"store <{n} x {type_}> {part}, ptr {place.text}, align {dtype.bytes}")
+            at += n
 
     # ---- scratch ---------------------------------------------------------------------------------------------------
     def _local(self, t: Tile, shift: Shift) -> tuple[Handle, int, DType]:
