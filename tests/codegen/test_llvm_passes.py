@@ -131,3 +131,15 @@ def test_short_rows_of_dear_formulas_put_lanes_across_rows() -> None:
     made = kernel("copy", every, (r,))
     made.store(made.load(buffer("X", 64, 2), r, n), out("Y", 64, 2), r, n)
     assert "lane n" in text(made.program(), Schedule({"r": 64}))
+
+
+def test_large_weights_are_read_once_for_all_rows() -> None:
+    """Lanes come before rows where the columns are in one tile and their weights are larger than what the rows read."""
+    m, n, k = every = axes(m=24, n=256, k=256)
+    made = kernel("linear", every, (m,))
+    a, w = made.load(buffer("A", 24, 256), m, k), made.load(weight("W", 256, 256), k, n)
+    product = made.dot(made.zeros(m, n), a, w, k)
+    made.store(product, out("Y", 24, 256), m, n)
+    lines = passes(made.program(), Schedule({"m": 24}, pack={"W": Packing(1, 64)}))
+    assert lines == ["pass m, lane n first, 6x4 of 16: store dot -> Y[m, n]"]
+    assert not any("first" in line for line in passes(mlp(24, 32, 16), Schedule({"m": 24})))

@@ -60,6 +60,7 @@ class Frame:
         self.folded: tuple[Axis, int] | None = None  # a reduced axis, and how many of its rows are made together
         self.inside: frozenset[Guarded] = frozenset()  # guarded indices that the running panel of rows proves inside
         self.written_out: frozenset[str] = frozenset()  # loops that the running panel writes out
+        self.lanes_of_pass: tuple[int, Value | None] | None = None  # vectors and mask, where lanes come before rows
         self.pending: set[str] = set()  # kept tiles that the running pass makes itself
 
     def enter(self, axis: Axis, base: Integer, size: Integer) -> None:

@@ -50,6 +50,7 @@ class Pass:
     sinks: tuple[Sink, ...]
     dotted: bool = False  # a dot or a loop runs inside of the register tile
     folded: Axis | None = None  # the rows of a register tile are of this axis, and are reduced at once
+    lane_first: bool = False  # all rows of the blocked axis for some lanes, then for the next ones
 
     @property
     def space(self) -> frozenset[Axis]:
@@ -60,7 +61,7 @@ class Pass:
         if self.folded:
             over.append(f"folding {self.folded.name}")
         if self.lane:
-            over.append(f"lane {self.lane.name}")
+            over.append(f"lane {self.lane.name}" + (" first" if self.lane_first else ""))
         sinks = "; ".join(_sink_text(s) for s in self.sinks)
         return [
             f"{indent}pass {', '.join(over) or 'point'}, {self.register[0]}x{self.register[1]} of {self.lanes}: {sinks}"

@@ -9,6 +9,7 @@ The plan is a fixed point: passes are built, then looked through for tiles that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -176,9 +177,25 @@ class Planner(Analysis):
         # A folded row axis needs registers for the reduction itself: one row less.
         high = self.schedule.register[0] if blocked else max(1, self.schedule.register[0] - 1) if folded else 1
         register = (high, self._vectors(p.lane, lanes, self.schedule.register[1]))
-        return replace(
-            p, rows=rows, register=register, lanes=lanes, blocked=blocked, dotted=True, folded=folded
-        )  # fmt: skip
+        p = replace(p, rows=rows, register=register, lanes=lanes, blocked=blocked, dotted=True, folded=folded)
+        return replace(p, lane_first=self._lane_first(p, dots))
+
+    def _lane_first(self, p: Pass, dots: list[Dot]) -> bool:
+        """Weights are read once for all rows, not once for each panel of rows, where the rows take less room."""
+        if p.blocked is None or p.lane is None or any(isinstance(s, Reduce) for s in p.sinks):
+            return False
+        rows, columns = self.tile[p.blocked.name], self.tile[p.lane.name]
+        several = isinstance(rows, int) and rows > p.register[0]
+        if not several or not isinstance(columns, int) or columns <= p.register[1] * p.lanes:
+            return False
+        operands = {t for s in dots for t in (s.a, s.b)}
+        shared = sum(self._room(t, p) for t in operands if p.blocked not in t.axes)
+        return shared > max(self.target.l1_bytes // 2, sum(self._room(t, p) for t in operands if p.blocked in t.axes))
+
+    def _room(self, t: Tile, p: Pass) -> int:
+        """Bytes of an operand that a pass reads: its own rows and lanes, and all of what is summed over."""
+        sizes = [self.tile[a.name] if a in p.space else a.extent for a in t.axes]
+        return math.prod(n if isinstance(n, int) else 1 for n in sizes) * t.dtype.bytes
 
     def _folded(self, makers: list[Statement], batch: set[Axis]) -> Axis | None:
         """The axis of a reduction over rows of a dot: several rows are made together, then reduced."""

@@ -46,17 +46,32 @@ class Rows(Turning):
             self._columns(p, 1, results)
             return
         axis, rest = rows[0], rows[1:]
-        size = self.block[axis.name].size
-        blocked = axis == p.blocked
-        stretches = self.stretches(p, self.row_panels(size, p.register[0])) if blocked else [Stretch(0, size, 1)]
+        if axis != p.blocked:
+            self._over_rows(axis, [Stretch(0, self.block[axis.name].size, 1)], lambda s: self._rows(p, rest, results))
+            return
+
+        def panels() -> None:
+            stretches = self.stretches(p, self.row_panels(self.block[axis.name].size, p.register[0]))
+            self._over_rows(axis, stretches, lambda s: self._panel(p, s, results))
+
+        if not p.lane_first:
+            panels()
+            return
+
+        def some_lanes(vectors: int, mask: Value | None, carried: list[Value]) -> list[Value]:
+            self.lanes_of_pass = vectors, mask
+            panels()
+            self.lanes_of_pass = None
+            return carried
+
+        self._over_lanes(p, [], some_lanes)
+
+    def _over_rows(self, axis: Axis, stretches: Sequence[Stretch], run: Callable[[Stretch], None]) -> None:
         for s in stretches:
 
             def step(i: Integer, carried: list[Value], s: Stretch = s) -> Sequence[Value]:
                 self.relative[axis.name] = i
-                if blocked:
-                    self._panel(p, s, results)
-                else:
-                    self._rows(p, rest, results)
+                run(s)
                 return carried
 
             self.e.loop(s.lo, s.hi, s.rows, [], step)
@@ -151,33 +166,45 @@ class Rows(Turning):
     def _lanes(self, p: Pass, tile: RegisterTile, carried: list[Value], partial: int) -> list[Value]:
         self.at = tile
         self._before_lanes(p)
-        lane = p.lane
-        if lane is None:
+        if p.lane is None:
             self.e.push()
             out = self._register_tile(p, tile, list(carried), partial)
             self.e.pop()
             return out
-        size, width = self.block[lane.name].size, self.v.lanes * tile.vectors
+
+        def block(vectors: int, mask: Value | None, inside: list[Value]) -> list[Value]:
+            return self._register_tile(p, replace(tile, vectors=vectors, mask=mask), inside, partial)
+
+        if self.lanes_of_pass is not None:  # a loop around the rows goes over them
+            return block(*self.lanes_of_pass, carried)
+        return self._over_lanes(p, carried, block)
+
+    def _over_lanes(
+        self, p: Pass, carried: list[Value], run: Callable[[int, Value | None, list[Value]], list[Value]]
+    ) -> list[Value]:
+        """`run(vectors, mask of the last one, carried)` for each block of lanes."""
+        lane = p.lane
+        assert lane is not None
+        size, width = self.block[lane.name].size, self.v.lanes * p.register[1]
 
         def block(vectors: int, limit: Integer | None = None) -> Body:
-            def run(i: Integer, inside: list[Value]) -> Sequence[Value]:
+            def at(i: Integer, inside: list[Value]) -> Sequence[Value]:
                 self.relative[lane.name] = i
                 last = self.e.add(i, self.v.lanes * (vectors - 1))
                 mask = None if limit is None else self.v.lanes_below(self.e.sub(limit, last))
-                at = replace(tile, vectors=vectors, mask=mask)
-                return self._register_tile(p, at, list(inside), partial)
+                return run(vectors, mask, list(inside))
 
-            return run
+            return at
 
         if isinstance(size, int):
             full = size // width * width
-            out = self.sum_loop(lane.name, 0, full, width, carried, block(tile.vectors))
+            out = self.sum_loop(lane.name, 0, full, width, carried, block(p.register[1]))
             if size > full:
                 rest = -(-(size - full) // self.v.lanes)
                 out = self.sum_loop("", full, full + 1, 1, out, block(rest, size))
         else:
             whole = self.e.mul(self.e.div(size, width), width)
-            out = self.sum_loop(lane.name, 0, whole, width, carried, block(tile.vectors))
+            out = self.sum_loop(lane.name, 0, whole, width, carried, block(p.register[1]))
             out = self.sum_loop("", whole, size, self.v.lanes, out, block(1, size))
         self.relative[lane.name] = 0
         return out
