@@ -208,11 +208,12 @@ class Grouping:
 
     def settle(self) -> None:
         """Views and parts get their places, and the kernels that read or write between gaps are claimed once more."""
-        settled = False
-        while not settled:
+        refused: list[Refusal] | None = None
+        while refused is None or refused:
             self.graph.placements = self.places()
             strided = {v for v, p in self.graph.placements.items() if not is_dense(known(self.graph, v), p.strides)}
-            settled = all([self.claim_again(g, strided) for g in self.partition.members if not self.is_view_group(g)])
+            answers = [self.claim_again(g, strided) for g in self.partition.members if not self.is_view_group(g)]
+            refused = [a for a in answers if a is not None]
 
     def places(self) -> dict[str, Placement]:
         """Of the views that are left: some became part of a kernel. One that does not fit any more gets a kernel."""
@@ -225,20 +226,20 @@ class Grouping:
                     return self.places()
         return self.placing.placements()
 
-    def claim_again(self, group: int, strided: set[str]) -> bool:
-        """False where the kernel cannot be had that way: then what lies so stands by itself."""
+    def claim_again(self, group: int, strided: set[str]) -> Refusal | None:
+        """Why the kernel cannot be had that way: then what lies so gets bytes of its own."""
         names = self.partition.members[group]
         region = Region.of(self.graph, names)
         between = [v for v in (*region.inputs, *region.outputs) if v in strided]
         before = self.claims.pop("\n".join(names), None) if between else None
         if before is None or not isinstance(before, Claim) or not before.native:
-            return True
+            return None
         answer = self.claim(names)
         if isinstance(answer, Claim) and answer.native:
-            return True
+            return None
         self.claims["\n".join(names)] = before
         self.views -= {name for name in self.views for v in between if self.lays(name, v)}
-        return False
+        return answer if isinstance(answer, Refusal) else Refusal("host", "only Python could run it that way")
 
     def lays(self, name: str, value: str) -> bool:
         """The view is the value, or the joint in which it lies."""
