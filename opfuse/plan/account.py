@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from opfuse.ir.graph import Graph, Node
+from opfuse.ir.ops import flops_of
 from opfuse.plan.order import Footstep, peak_bytes
 from opfuse.plan.plan import Plan, Value
 from opfuse.plan.storage import static_bytes
@@ -35,6 +36,12 @@ def node_bytes(graph: Graph, node: Node) -> int:
 
 def region_bytes(graph: Graph, reads: Iterable[str], writes: Iterable[str]) -> int:
     return sum(static_bytes(graph, v) for v in dict.fromkeys((*reads, *writes)))
+
+
+def region_flops(graph: Graph, nodes: Iterable[str]) -> int:
+    """Arithmetic operations of some nodes, each done once, a multiply-add as two; 0 for what extents leave open."""
+    counts = (flops_of(graph, graph.nodes[n]) for n in nodes)
+    return sum(c for c in counts if isinstance(c, int))
 
 
 def recount(plan: Plan) -> int:

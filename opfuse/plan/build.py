@@ -186,12 +186,12 @@ def _info(graph: Graph, kernel: Kernel, number: int, printed: Sequence[Printed])
     assert isinstance(kernel, (TileKernel, HostKernel))
     reads, writes = kernel.region.inputs, kernel.region.outputs
     text = hashlib.sha256("\x1f".join(("kernel", *kernel.region.nodes)).encode()).hexdigest()[:10]
-    facts = dict(kernel.cost.facts)
+    facts = {**kernel.cost.facts, "operations": kernel.cost.flops}  # as the cost model weighs them
     if isinstance(kernel, HostKernel) and kernel.reason is not None:
         facts |= {"host_reason": kernel.reason.text, "host_code": kernel.reason.code}
     return KernelInfo(
         id=text, name=kernel.name, nodes=kernel.origin, provider=kernel.provider, predicted_s=kernel.cost.seconds,
-        bytes=account.region_bytes(graph, reads, writes), flops=kernel.cost.flops,
+        bytes=account.region_bytes(graph, reads, writes), flops=account.region_flops(graph, kernel.region.nodes),
         scratch_bytes=max((p.scratch_bytes for p in printed), default=0), facts=facts, reads=reads, writes=writes,
         number=number,
     )  # fmt: skip

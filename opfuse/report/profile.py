@@ -3,10 +3,12 @@
     report = profile(fused, arrays, before=unfused, seconds=1.0)     # two compiled models of one graph
     report.text(width=100);  report.to_json()
 
-A kernel has two floors: its bytes at the calibrated bandwidth of the cache level that holds them, and its operations at
-the calibrated peak (multiply-adds where it has matrix products, element operations otherwise). The higher one says what
-bounds it and, over the measured time, which share of that ceiling it reaches. What lies above the floors is what there
-is to gain: kernels are ranked by it.
+A kernel has two floors: its bytes at the calibrated bandwidth of the cache level that holds them, and its operations
+(as the cost model weighs them: an exponential is many) at the calibrated peak: of multiply-adds where it has matrix
+products, of element operations otherwise. The higher one says what bounds it and, over the measured time, which share
+of that ceiling it reaches. What lies above the floors is what there is to gain: kernels are ranked by it. A kernel that
+is faster than a ceiling proves it too low (the machine was busy when it was calibrated): it is raised to what was
+reached.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from opfuse.target import Rates, Target
 
 SCHEMA = 1
 _LEVELS = ("dram", "l3", "l2")
+_CEILINGS = ("dram_bytes_per_s", "l3_bytes_per_s", "l2_bytes_per_s", "flops_per_s", "vector_ops_per_s")
+LONG_ENOUGH_S = 5e-6  # a shorter time says little: the clock's own resolution is in it
 
 
 class Profiled(Protocol):
@@ -97,14 +101,24 @@ class Side:
 
 @dataclass(frozen=True)
 class ProfileReport:
-    """`before` is the same model with every node a kernel of its own; None where there is no model to compile anew."""
+    """`before` is the same model with every node a kernel of its own; None where there is no model to compile anew.
+
+    `rates` are the ceilings that shares go by; `calibrated` are those of the machine, some of them lower at times.
+    """
 
     model: str
     target: str
     threads: int
     rates: Rates
+    calibrated: Rates
     after: Side
     before: Side | None
+
+    @property
+    def raised(self) -> dict[str, float]:
+        """Ceilings that a kernel broke, with what was calibrated."""
+        pairs = {n: getattr(self.calibrated, n) for n in _CEILINGS}
+        return {n: rate for n, rate in pairs.items() if getattr(self.rates, n) != rate}
 
     def to_fix(self) -> list[KernelProfile]:
         """Kernels by what there is to gain, the most first."""
@@ -114,7 +128,7 @@ class ProfileReport:
         r = self.rates
         ceilings = {"dram_bytes_per_s": r.dram_bytes_per_s, "l3_bytes_per_s": r.l3_bytes_per_s,
                     "l2_bytes_per_s": r.l2_bytes_per_s, "flops_per_s": r.flops_per_s,
-                    "vector_ops_per_s": r.vector_ops_per_s, "source": r.source}  # fmt: skip
+                    "vector_ops_per_s": r.vector_ops_per_s, "source": r.source, "raised_from": self.raised}  # fmt: skip
         return {
             "schema": SCHEMA, "model": self.model, "target": self.target, "threads": self.threads, "ceilings": ceilings,
             "after": _side_json(self.after), "before": None if self.before is None else _side_json(self.before),
@@ -147,16 +161,50 @@ def profile(
 ) -> ProfileReport:  # fmt: skip
     """Time a model on arrays for its inputs, about `seconds` for each side; `before` is the unfused one."""
     assert model.target is not None, "a compiled model knows its target"
-    plan, target = model.plan, model.target
-    other = None if before is None else measured_side(before, arrays, target, seconds)
-    after = measured_side(model, arrays, target, seconds)
-    return ProfileReport(str(plan.facts.get("model", "model")), target.name, plan.threads, target.rates, after, other)
+    plan, calibrated = model.plan, model.target
+    measured = [measure(m, arrays, seconds) for m in (before, model) if m is not None]
+    target = calibrated
+    for one in measured:
+        target = with_reached(one.plan, one.times, target)
+    *others, after = (Side(judged(o.plan, o.times, target), o.call_s, sum(k.bytes for k in o.plan.kernels))
+                      for o in measured)  # fmt: skip
+    return ProfileReport(str(plan.facts.get("model", "model")), target.name, plan.threads, target.rates,
+                         calibrated.rates, after, others[0] if others else None)  # fmt: skip
 
 
-def measured_side(model: Profiled, arrays: Sequence[Any], target: Target, seconds: float) -> Side:
+@dataclass(frozen=True)
+class Measured:
+    plan: Plan
+    times: tuple[float, ...]  # of the kernels
+    call_s: float
+
+
+def measure(model: Profiled, arrays: Sequence[Any], seconds: float) -> Measured:
     call = call_seconds(model, arrays, seconds / 2)
-    times = model.profile(arrays, seconds / 2)
-    return Side(judged(model.plan, times, target), call, sum(k.bytes for k in model.plan.kernels))
+    return Measured(model.plan, tuple(model.profile(arrays, seconds / 2)), call)
+
+
+def with_reached(plan: Plan, times: Sequence[float], target: Target) -> Target:
+    """The target, its ceilings no lower than what kernels reached."""
+    hosts = {s.kernel for s in plan.segments if isinstance(s, Host)}
+    for n, (k, measured) in enumerate(zip(plan.kernels, times, strict=True)):
+        if n in hosts or measured < LONG_ENOUGH_S:
+            continue
+        memory, compute = memory_floor(k, target), compute_floor(k, target)
+        if compute > measured:
+            target = _raised(target, compute_unit(k), compute / measured)
+        if memory > measured:
+            seconds = level_seconds(k, target)
+            slowest = max(seconds, key=lambda name: seconds[name])
+            rest = memory - seconds[slowest]  # of the other levels, which are taken to be right where that is possible
+            factor = seconds[slowest] / (measured - rest) if rest < measured / 2 else memory / measured
+            for name in (slowest,) if rest < measured / 2 else seconds:
+                target = _raised(target, f"{name}_bytes_per_s", factor)
+    return target
+
+
+def _raised(target: Target, ceiling: str, factor: float) -> Target:
+    return target.with_rates(replace(target.rates, **{ceiling: getattr(target.rates, ceiling) * factor}))
 
 
 def call_seconds(model: Profiled, arrays: Sequence[Any], seconds: float) -> float:
@@ -187,13 +235,18 @@ def _judge(k: KernelInfo, identifier: str, number: int, measured: float, target:
     floor = max(memory, compute)
     bound = "host" if host else "latency" if floor <= start else "memory" if memory >= compute else "compute"
     gain = max(0.0, measured - max(floor, 0.0 if host else start))
-    memory_share, compute_share = (f / measured if measured > 0 else 0.0 for f in (memory, compute))
+    memory_share, compute_share = (min(1.0, f / measured) if measured > 0 else 0.0 for f in (memory, compute))
     return KernelProfile(identifier, number, k.name, k.nodes, k.provider, measured, k.predicted_s, k.bytes, k.flops,
                          memory_share, compute_share, bound, gain)  # fmt: skip
 
 
 def memory_floor(k: KernelInfo, target: Target) -> float:
     """Seconds that the kernel's bytes take: those of each cache level at its bandwidth, of all threads together."""
+    return sum(level_seconds(k, target).values())
+
+
+def level_seconds(k: KernelInfo, target: Target) -> dict[str, float]:
+    """Cache level -> seconds that the bytes found there take."""
     rates, threads = target.rates, target.units
     bandwidth = {"dram": rates.dram_bytes_per_s, "l3": rates.l3_bytes_per_s * threads,
                  "l2": rates.l2_bytes_per_s * threads}  # fmt: skip
@@ -201,11 +254,15 @@ def memory_floor(k: KernelInfo, target: Target) -> float:
     if not levels:  # a provider that says nothing of levels
         fits = [n for n, size in (("l2", target.l2_bytes), ("l3", target.l3_bytes)) if k.bytes <= size]
         levels = {(fits or ["dram"])[0]: float(k.bytes)}
-    return sum(size / bandwidth[name] for name, size in levels.items())
+    return {name: size / bandwidth[name] for name, size in levels.items()}
 
 
 def compute_floor(k: KernelInfo, target: Target) -> float:
     """Seconds that its operations take at the peak of the unit that does most of them."""
-    products = float(k.facts.get("dot_s", 0.0)) > 0
-    peak = target.rates.flops_per_s if products else target.rates.vector_ops_per_s
-    return k.flops / (peak * target.units)
+    peak = float(getattr(target.rates, compute_unit(k)))
+    return float(k.facts.get("operations", k.flops)) / (peak * target.units)
+
+
+def compute_unit(k: KernelInfo) -> str:
+    """The ceiling of its operations."""
+    return "flops_per_s" if float(k.facts.get("dot_s", 0.0)) > 0 else "vector_ops_per_s"

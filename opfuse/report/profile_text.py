@@ -89,4 +89,11 @@ def _ceilings(p: ProfileReport) -> list[RenderableType]:
     memory = f"{size(int(r.dram_bytes_per_s))}/s of memory (all threads)"
     caches = f"{size(int(r.l3_bytes_per_s))}/s of L3 and {size(int(r.l2_bytes_per_s))}/s of L2"
     units = f"{count(int(r.flops_per_s))}FLOP/s of products and {count(int(r.vector_ops_per_s))}op/s of elements"
-    return [Text(), Text(f"Ceilings: {memory}; a thread: {caches}, {units}; {r.source}.", style="dim")]
+    out: list[RenderableType] = [
+        Text(), Text(f"Ceilings: {memory}; a thread: {caches}, {units}; {r.source}.", style="dim")
+    ]  # fmt: skip
+    if p.raised:
+        names = ", ".join(n.removesuffix("_per_s").replace("_", " ") for n in p.raised)
+        text = f"Kernels were faster than the calibrated {names}: raised to what they reached."
+        out.append(Text(f"{text} `opfuse doctor --calibrate` on a quiet machine measures them again.", style="dim"))
+    return out

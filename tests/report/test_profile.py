@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper, parser
 
 import opfuse
 from opfuse import cli
@@ -87,6 +88,47 @@ def test_bytes_without_levels_count_where_they_fit() -> None:
     kernels = tuple(kernel("k", n, 0) for n in (80_000, 8_000_000, 64_000_000))
     shares = [k.memory_share for k in profile(Model(kernels, (1.0, 1.0, 1.0)), [], seconds=0.01).after.kernels]
     assert shares == pytest.approx([1e-6, 200e-6, 6.4e-3])
+
+
+def test_a_ceiling_that_a_kernel_breaks_is_raised_for_all() -> None:
+    """The product reaches 800 GFLOP/s where two times 100 were calibrated, the stream 20 GB/s of 10."""
+    fast = Model((STREAM, PRODUCT, TINY), (50e-6, 25e-6, 1e-9))
+    slow = Model((STREAM, PRODUCT, TINY), (100e-6, 100e-6, 1e-9))
+    for model, before in ((fast, slow), (slow, fast)):
+        report = profile(model, [], before=before, seconds=0.01)
+        assert report.before is not None
+        assert report.rates.flops_per_s == pytest.approx(400e9) and report.rates.dram_bytes_per_s == pytest.approx(20e9)
+        assert report.raised == {"flops_per_s": 100e9, "dram_bytes_per_s": 10e9}
+        sides = (report.after, report.before) if model is fast else (report.before, report.after)
+        assert [k.share for k in sides[0].kernels[:2]] == pytest.approx([1.0, 1.0])
+        assert [k.share for k in sides[1].kernels[:2]] == pytest.approx([0.5, 0.25])
+        assert all(k.share <= 1 for s in sides for k in s.kernels), "what is too short to be timed raises nothing"
+        assert report.to_json()["ceilings"]["raised_from"] == report.raised
+        text = " ".join(report.text(80).split())
+        assert "faster than the calibrated" in text and "opfuse doctor --calibrate" in text
+    assert "faster than" not in profile(MADE, [], seconds=0.01).text(80)
+
+
+def test_weighed_operations_are_the_floor_and_flops_are_what_is_shown() -> None:
+    weighed = kernel("gelu", 4000, 100_000, l2_bytes=4000, operations=2_000_000)
+    (k,) = profile(Model((weighed,), (200e-6,)), [], seconds=0.01).after.kernels
+    assert k.compute_share == pytest.approx(0.5) and k.flops_per_s == pytest.approx(0.5e9)
+
+
+@pytest.mark.parametrize(("channels", "out", "group", "kernel_size"), [(8, 12, 4, 3), (6, 6, 6, 5), (4, 8, 1, 1)])
+def test_the_operations_of_a_padded_convolution(
+    channels: int, out: int, group: int, kernel_size: int, tmp_path: Path
+) -> None:
+    """Two for each weight that an element of the result sees, those over its pads too; layouts cost none."""
+    k, half = kernel_size, kernel_size // 2
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        conv (float[2, {channels}, 9, 7] x) => (float[2, {out}, 5, 4] y) {{
+            y = Conv <group = {group}, strides = [2, 2], pads = [{half}, {half}, {half}, {half}]> (x, w) }}""")
+    weights = np.ones((out, channels // group, k, k), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    for fusions in ((), "all"):
+        exe = opfuse.compile(model, threads=1, calibrate=False, cache=tmp_path, disable_fusions=fusions)
+        assert sum(e.flops for e in exe.explain().kernels) == 2 * (2 * out * 5 * 4) * (channels // group * k * k)
 
 
 def test_a_kernel_that_takes_no_time_divides_by_nothing() -> None:
