@@ -193,6 +193,9 @@ def _row_block(
     others = math.prod(size(a.extent) for a in phase.grid if a != column) // max(1, rows)
     while block > register_rows and -(-rows // block) * columns * max(1, others) < 4 * target.units:
         block = max(register_rows, -(-block // 2))
+    lanes = target.lanes()
+    if column not in phase.grid and block >= 2 * lanes:  # the lanes may run along the rows: no vector is half empty
+        return min(rows, block // lanes * lanes)
     return min(rows, -(-block // register_rows) * register_rows)
 
 
@@ -274,19 +277,28 @@ def _key_schedule(phase: Phase, loop: Loop, target: Target) -> Schedule:
     Keys are turned round once for each block of queries, and the carried product is read and written once for each
     block of keys: both should be large, queries more so.
     """
-    lanes, keys = target.lanes(), size(loop.axis.extent)
-    block = min(keys, -(-keys // (-(-keys // KEY_BLOCK) * lanes)) * lanes)
+    dots = [s for s in loop.body if isinstance(s, Dot)]
+    product = next(d for d in dots if d.over == loop.axis)
+    depth = max((size(d.over.extent) for d in dots if d.over != loop.axis), default=1)
+    most = max(4 * target.lanes(), min(KEY_BLOCK, target.l2_bytes // 8 // (4 * depth)))
+    block = _even(size(loop.axis.extent), most, target.lanes())
     register = _register(target, 4 if target.registers >= 32 else 2)
     tile = {a.name: 1 for a in phase.grid} | {loop.axis.name: block}
-    dots = [s for s in loop.body if isinstance(s, Dot)]
-    rows = [a for d in dots if d.over == loop.axis for a in (*d.a.axes, *d.b.axes) if a in phase.grid]
+    batch = {*product.a.axes} & {*product.b.axes}
+    rows = [a for a in (*product.a.axes, *product.b.axes) if a in phase.grid and a not in batch]
     if rows:
         row = max(rows, key=lambda a: size(a.extent))
         width = max(math.prod(size(a.extent) for a in c.tile.axes if a not in phase.grid) for c in loop.carries)
-        depth = max((size(d.over.extent) for d in dots if d.over != loop.axis), default=0)
         room = target.l2_bytes // 2 - 4 * block * depth
-        most = max(register[0], room // (4 * (2 * block + width + 2 * lanes)))
+        queries = max(register[0], room // (4 * (2 * block + width + 2 * target.lanes())))
         others = math.prod(size(a.extent) for a in phase.grid if a != row)
-        parts = max(-(-size(row.extent) // most), min(-(-4 * target.units // others), size(row.extent) // QUERY_BLOCK))
-        tile[row.name] = min(size(row.extent), -(-size(row.extent) // (max(parts, 1) * register[0])) * register[0])
+        shared = -(-size(row.extent) // -(-4 * target.units // others))  # for each thread to have work
+        tile[row.name] = _even(size(row.extent), min(queries, max(QUERY_BLOCK, shared)), register[0])
     return Schedule(tile=tile, register=register)
+
+
+def _even(extent: int, most: int, step: int) -> int:
+    """A block of whole steps, at most `most` or one step, that cuts an extent as evenly as can be."""
+    most = max(step, most // step * step)
+    blocks = -(-extent // most)
+    return min(extent, -(-extent // (blocks * step)) * step)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -145,7 +144,7 @@ class Nests(Values):
                 raise Refused("window-of-interior", text, node=user_name(node))
             return self.whole_dot(node, s, here, k)
         names = frozenset(n for i in here.values() for n in i.axes)
-        if len(kept) == 1 and self.reduces and self.shallow(node, s, k):
+        if len(kept) == 1 and self.shallow(node, s, k):
             return self.whole_dot(node, s, here, k)
         opened, inner = [], dict(here)
         for a in [a for a in kept if a is not k] + [k]:
@@ -160,15 +159,9 @@ class Nests(Values):
         return self.close_loops(opened, carried, const(0, a_tile.dtype), last, names)
 
     def shallow(self, node: Node, s: Structure, k: Axis) -> bool:
-        """A short sum over no weights, as of scores: made at once where a row of it is reduced, not added up there."""
+        """A short sum over no weights, as of scores: made at once, its operands turned round where they need it."""
         weights = [r for r in s.reads if self.graph.is_constant(node.inputs[r.operand])]
         return not weights and isinstance(k.extent, int) and k.extent <= MOST_DEPTH
-
-    @cached_property
-    def reduces(self) -> bool:
-        """Is a row of something reduced in the region, by more than a product?"""
-        structures = [structure_of(self.graph, n) for n in self.graph.nodes.values()]
-        return any(s is not None and s.combine is not None and not s.is_contraction for s in structures)
 
     def computed(self, value: str | None) -> bool:
         """Made inside the region by more than movement."""
