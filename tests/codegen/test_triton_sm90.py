@@ -43,6 +43,8 @@ KERNELS: dict[str, tuple[Program, Schedule, str]] = {
     "linear bf16": (matrix.linear_gelu(3072, 768, dtype=BF16), gemm(128, 128, 64), "wgmma"),
     "linear f16, ragged": (matrix.linear_gelu(1000, 700, dtype=F16), gemm(128, 128, 64), "wgmma"),
     "linear ieee": (matrix.linear_gelu(3072, 768), gemm(64, 64, 32, stages=2), ""),
+    "linear ieee, sum in parts": (matrix.linear_gelu(3072, 100_000), gemm(64, 64, 32, stages=2), ""),
+    "linear bf16, sum in parts": (matrix.linear_gelu(3072, 100_000, dtype=BF16), gemm(128, 128, 64), "wgmma"),
     "linear int8": (matrix.integer_linear(1024, 1024), gemm(128, 128, 64), "wgmma"),
     "Q/K/V tf32": (with_precision(matrix.qkv(768, 768), "tf32"), gemm(64, 64, 32, warps=4), "wgmma"),
     "split K tf32": (with_precision(matrix.split_k(768, 3072, 4), "tf32"), gemm(64, 64, 32, warps=4), "wgmma"),

@@ -314,6 +314,9 @@ def cases() -> list[Case]:
         made.append(Case(f"linear of {n} beside linear of {narrow}, {rows} rows", side_by_side(rows, n, narrow, k),
                          np_side_by_side, ({},), (*turns, uneven),
                          (Schedule({"m": 16, "n": 16, "k": 16, "r": 32, "c": 16, "j": 16}),)))  # fmt: skip
+    long = (Schedule({"m": 16, "n": 16, "k": 64}), Schedule({"m": 16, "n": 32, "k": 32}))
+    made.append(Case("linear of a sum in parts K=5003", linear_gelu(17, 5003), np_linear(False), ROWS[1:2],
+                     (gemm_cpu(), NARROW), long))  # fmt: skip
     made.append(Case("linear K=0", linear_gelu(17, 0), np_linear(False), ROWS[:3], (gemm_cpu(),), GEMM_GPU[:1]))
     for n, k in ((33, 17), (64, 64)):
         made.append(

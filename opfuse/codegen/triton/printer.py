@@ -25,11 +25,12 @@ from opfuse.codegen.triton.expressions import (
     typed_number,
 )
 from opfuse.codegen.triton.legality import legal
+from opfuse.codegen.triton.long_sums import span_of
 from opfuse.codegen.triton.scalars import ScalarText
 from opfuse.decision import Refusal
 from opfuse.ir.dims import Dim, total
 from opfuse.ir.index import AxisTerm, Index
-from opfuse.ir.scalar import Const, Scalar
+from opfuse.ir.scalar import Const, Scalar, const
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.target import Target
@@ -407,8 +408,10 @@ class _PhasePrinter(Places):
             self.emit(f"{last} = tl.minimum({self.bound(s.stop, True)}, {stop})")
             stop = last
         unrolled = a.name in self.schedule.unroll and s.start is None and s.stop is None and isinstance(a.extent, int)
-        first = self.first(a)
-        self.emit(f"for {first} in {'tl.static_range' if unrolled else 'range'}({start}, {stop}, {block}):")
+        first, span, end = self.first(a), 0 if unrolled else span_of(s, block), stop
+        if span:
+            start, end = self.open_part(s, span, start, stop)
+        self.emit(f"for {first} in {'tl.static_range' if unrolled else 'range'}({start}, {end}, {block}):")
         self.depth += 1
         self.positions(a, first)
         before = dict(self.limit)
@@ -418,6 +421,26 @@ class _PhasePrinter(Places):
         self.carry(s)
         self.limit = before
         self.depth -= 1
+        if span:
+            self.close_part(s.carries[0].tile)
+
+    def open_part(self, s: Loop, span: int, start: str, stop: str) -> tuple[str, str]:
+        """A loop over blocks of a long sum, each from zero; where the loop inside begins and ends."""
+        acc = s.carries[0].tile
+        part = self.names("first", f"{s.axis.name}_part")
+        self.emit(f"{self.total(acc)} = {self.name(acc)}")
+        self.emit(f"for {part} in range({start}, {stop}, {span}):")
+        self.depth += 1
+        self.define(acc, self.full(acc, const(0, acc.dtype)))
+        return part, f"tl.minimum({part} + {span}, {stop})"
+
+    def close_part(self, acc: Tile) -> None:
+        self.emit(f"{self.total(acc)} = {self.total(acc)} + {self.name(acc)}")
+        self.depth -= 1
+        self.emit(f"{self.name(acc)} = {self.total(acc)}")
+
+    def total(self, acc: Tile) -> str:
+        return self.names("total", f"{acc.name}_total")
 
     def carry(self, s: Loop) -> None:
         """All carries change at once, so one that takes another's tile goes through a tuple."""
