@@ -8,7 +8,7 @@ and no other run of the same epoch touches either.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from opfuse.fuse.provider import Kernel, TileKernel
 from opfuse.plan.inplace import InPlace, may_reuse
@@ -55,6 +55,9 @@ def _lifetimes(
         for name in _touched(r, storages) & sizes.keys():
             first = out[name].first if name in out else epoch
             out[name] = Lifetime(name, sizes[name], first, epoch)
+    # an output of the model that lies in an arena storage (a view with gaps) is copied from there behind the last run
+    for name in {storages.root(v) for v in storages.graph.outputs.values()} & out.keys():
+        out[name] = replace(out[name], last=max(number_of))
     return out
 
 

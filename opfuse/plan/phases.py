@@ -79,6 +79,9 @@ def _kernel_runs(
     for k, extra in _turns(program, len(printed), bindings):
         p = printed[k]
         reads, writes = _touched(phases[k : k + 1] if len(phases) == len(printed) else phases)
+        if len(phases) != len(printed):  # which of them touches what lies between the phases is not known
+            between = names.keys() & set(p.arguments)
+            reads, writes = reads | between, writes | between
         values = {**bindings, **extra}
         tiles = _number(bind(p.tiles, values), kernel, "grid")
         chunk = chunk_of(tiles, kernel.schedule.chunk, threads, kernel.cost.seconds)

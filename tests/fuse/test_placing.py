@@ -219,3 +219,30 @@ def test_views_of_views() -> None:
     assert placing.placement(inner) == Placement(x, 3 * 12 + 3, (96, 12, 1))
     assert placing.placement(again) == Placement(x, 3 * 12 + 3, (96, 12, 4, 1))
     agree(g)
+
+
+# ---- outputs of the model that lie in another's bytes ----------------------------------------------------------------
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("inside", ["slice", "part"])
+def test_an_output_that_is_a_view_with_gaps_keeps_its_bytes_to_the_end(inside: str, threads: int) -> None:
+    """It is copied behind the last kernel: what it lies in may not be given to the kernels between."""
+    g, (x,) = graph((8, 16))
+    wide = linear(g, x, 64)
+    if inside == "slice":
+        shown = g.emit("reshape", [cut(g, wide, (0, 8), (0, 32))], {"shape": (8, 4, 8)})
+    else:
+        shown = g.emit("reshape", [wide], {"shape": (8, 8, 8)})
+        wide = g.emit("concat", [wide, linear(g, x, 64)], {"axis": 1})
+    for _ in range(4):
+        wide = linear(g, g.emit("relu", [wide]), int(g.types[wide].shape[-1]))  # type: ignore[arg-type]
+    g.set_outputs({"shown": shown, "y": wide})
+    agree(g, threads)
+
+
+# ---- side by side ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_siblings_of_no_rows_stand_side_by_side_too(rows: int, threads: int) -> None:
+    g, (x,) = graph((rows, 16))
+    g.set_outputs({f"y{k}": linear(g, x, 8 * k + 4) for k in range(3)})
+    agree(g, threads)

@@ -29,15 +29,16 @@ class Called:
 def beside_text(symbol: str, phases: Sequence[Called], buffers: Sequence[str], integers: Sequence[str]) -> str:
     """`void SYMBOL(ptr buffer..., i64 extent..., ptr scratch, i64 begin, i64 end)`, to stand behind the phases' own."""
     counts = [(known(p.tiles), known(p.outer)) for p in phases]
-    turns = counts[0][1] if len({outer for _, outer in counts}) == 1 else 1
+    turns = max(1, counts[0][1]) if len({outer for _, outer in counts}) == 1 else 1
     each = [tiles // turns for tiles, _ in counts]
+    round_ = max(1, sum(each))  # nothing runs where there are no tiles; the division must stand there all the same
     given = [f"i64 %{symbol_name(s)}" for s in integers]
     head = ", ".join([*(f"ptr %{buffer_name(b)}" for b in buffers), *given, "ptr noalias %scratch"])
     lines = [
         f'define void @"{symbol}"({head}, i64 %begin, i64 %end) #0 {{', "entry:", "  br label %next", "next:",
         "  %t = phi i64 [%begin, %entry], " + ", ".join(f"[%after{k}, %run{k}]" for k in range(len(phases))),
         "  %more = icmp ult i64 %t, %end", "  br i1 %more, label %pick, label %done", "pick:",
-        f"  %turn = udiv i64 %t, {sum(each)}", f"  %place = urem i64 %t, {sum(each)}", "  %left = sub i64 %end, %t",
+        f"  %turn = udiv i64 %t, {round_}", f"  %place = urem i64 %t, {round_}", "  %left = sub i64 %end, %t",
         "  br label %try0",
     ]  # fmt: skip
     first = 0
