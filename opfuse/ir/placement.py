@@ -44,6 +44,8 @@ def is_dense(shape: Sequence[int], strides: Strides) -> bool:
 
 def reshaped(shape: Sequence[int], strides: Strides, to: Sequence[int]) -> Strides | Refusal:
     """Strides of the same elements under another shape, in the same row-major order."""
+    if 0 in to:
+        return dense(to)
     old = [(d, s) for d, s in zip(shape, strides, strict=True) if d != 1]
     out: list[int] = []
     step = 1  # of the part of an old dimension that is walked next, from the innermost outwards

@@ -1,7 +1,8 @@
 """Kernels as runs: one for each printed phase, with what it reads and writes and how threads share it.
 
-A phase reads the buffers that it loads and writes those that it stores; one printed function may be several phases that
-stand side by side. `Repeat` phases are written out, with the turn's number as an integer argument.
+A phase reads the buffers that it loads and writes those that it stores; a printed function that is not one phase (several
+that stand side by side) gets the careful answer: everything that a buffer's role allows. `Repeat` phases are written out,
+with the turn's number as an integer argument.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _kernel_runs(
     phases = list(program.flat_phases())
     for k, extra in _turns(program, len(printed), bindings):
         p = printed[k]
-        reads, writes = _touched(phases[k : k + 1] if len(phases) == len(printed) else phases)
+        reads, writes = _touched(program, phases[k] if len(phases) == len(printed) else None, p.arguments)
         if len(phases) != len(printed):  # which of them touches what lies between the phases is not known
             between = names.keys() & set(p.arguments)
             reads, writes = reads | between, writes | between
@@ -122,9 +123,12 @@ def _turns(program: Program, printed: int, bindings: Bindings) -> Iterator[tuple
             first += 1
 
 
-def _touched(phases: Sequence[Phase]) -> tuple[set[str], set[str]]:
-    """Buffers that a printed function of these phases reads and writes."""
-    inside = [s for phase in phases for s in statements(phase.body)]
+def _touched(program: Program, phase: Phase | None, arguments: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Buffers that a phase reads and writes."""
+    if phase is None:
+        reads = {b.name for b in program.buffers if b.name in arguments}
+        return reads, {b for b in reads if program.buffer(b).role in ("out", "scratch")}
+    inside = list(statements(phase.body))
     reads = {s.buffer.name for s in inside if isinstance(s, Load)}
     return reads, {s.buffer.name for s in inside if isinstance(s, Store)}
 

@@ -44,6 +44,10 @@ def test_reshaped_strides_are_numpy_s(case: tuple[np.ndarray, tuple[int, ...]]) 
     assert (walked == box.reshape(to)).all()
 
 
+def test_nothing_lies_anywhere() -> None:
+    assert reshaped((0, 3), (3, 1), (3, 0, 5)) == (0, 5, 1)
+
+
 def test_dense() -> None:
     assert dense((2, 3, 4)) == (12, 4, 1) and dense(()) == ()
     assert is_dense((2, 1, 4), (4, 99, 1)) and not is_dense((2, 4), (8, 1))
