@@ -1,8 +1,8 @@
 """Kernels as runs: one for each printed phase, with what it reads and writes and how threads share it.
 
-A phase reads the buffers that it loads and writes those that it stores; a printed function that is not one phase (several
-that stand side by side) gets the careful answer: everything that a buffer's role allows. `Repeat` phases are written out,
-with the turn's number as an integer argument.
+A phase reads the buffers that it loads and writes those that it stores; a printed function that is not one phase
+(several that stand side by side) gets the careful answer: everything that a buffer's role allows. `Repeat` phases are
+written out, with the turn's number as an integer argument.
 """
 
 from __future__ import annotations
