@@ -22,7 +22,7 @@ from opfuse.ir.check import check
 from opfuse.ir.graph import Graph, Node, user_names
 from opfuse.options import Options
 from opfuse.rewrite.draft import Draft
-from opfuse.rewrite.pattern import CONSTANT, Match, Need, depth, least_operators, match, needs
+from opfuse.rewrite.pattern import CONSTANT, Match, Need, depth, least_operators, match, near_match, needs, operators
 from opfuse.rewrite.rule import Rule, objection
 from opfuse.rewrite.rules import PASSES, Pass
 
@@ -30,6 +30,7 @@ MAX_ROUNDS = 12
 STEPS_PER_NODE = 40  # a bound no sound list of rules comes near
 IDENTIFIER_LENGTH = 10  # of Decision.id
 NEAR = 4  # operators that must fit for a near miss: fewer stand in any model
+ANYWHERE = frozenset(("add", "sub", "mul", "div", "pow", "neg", "reciprocal"))  # they are no mark of any pattern
 
 
 def rewrite(graph: Graph, options: Options, ledger: Ledger, passes: Sequence[Pass] = PASSES) -> Graph:
@@ -351,15 +352,25 @@ class _Rewriter:
     def _why_not(self, rule: Rule, node: Node) -> Decision | None:
         m = match(rule.before, self.graph, node)
         if isinstance(m, Refusal):
-            if not _is_near(rule, m):
+            near = self._near_miss(rule, node)
+            if near is None:
                 return None
-            return Decision("near-miss", rule.name, user_names((node,)), "refused", m.text, m.code, m.facts)
+            return Decision("near-miss", rule.name, user_names((node,)), "refused", near.text, near.code, near.facts)
         no = objection(rule, m)
         result = no if no is not None else rule.build(m, Draft(self.graph))
         if not isinstance(result, Refusal):
             return None
         facts: Mapping[str, Any] = {"class": rule.rounding, **result.facts}
         return Decision("rewrite", rule.name, user_names(m.trail), "refused", result.text, result.code, facts)
+
+    def _near_miss(self, rule: Rule, node: Node) -> Refusal | None:
+        """What is amiss where the node is all but the root of a rule's pattern."""
+        marks = operators(rule.before) - ANYWHERE
+        if marks.isdisjoint(_operators_above(self.graph, node, depth(rule.before))):
+            return None
+        near = near_match(rule.before, self.graph, node)
+        enough = max(NEAR, least_operators(rule.before) - 2)
+        return near if near is not None and near.facts["matched"] >= enough else None
 
     def tell(self) -> None:
         """Record the refusals that still stand: neither the rule nor another has replaced the operator since."""
@@ -368,7 +379,12 @@ class _Rewriter:
                 self.ledger.add(said)
 
 
-def _is_near(rule: Rule, no: Refusal) -> bool:
-    """All operators of a known block stood there, and one number, attribute or operand did not fit."""
-    wrong_detail = no.code in ("other-number", "not-constant", "not-scalar", "other-attribute", "other-value")
-    return wrong_detail and no.facts["matched"] >= max(NEAR, least_operators(rule.before))
+def _operators_above(graph: Graph, node: Node, steps: int) -> set[str]:
+    """The operators of a node and of what it is made of, up to some steps away."""
+    found, seen, front = {node.op}, {node.name}, [node]
+    for _ in range(steps - 1):
+        makers = [m for n in front for i in n.reads if (m := graph.producer(i)) is not None and m.name not in seen]
+        seen.update(m.name for m in makers)
+        found.update(m.op for m in makers)
+        front = makers
+    return found

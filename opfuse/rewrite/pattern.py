@@ -183,28 +183,68 @@ def match(pattern: Pattern, graph: Graph, node: Node) -> Match | Refusal:
     return search.refusal()
 
 
+def near_match(pattern: Pattern, graph: Graph, node: Node) -> Refusal | None:
+    """What is amiss where the node would be the root of the pattern but for one thing; None where more is.
+
+    One thing is a number, a value, an attribute, or an operator in the place of another. An operator that takes as many
+    operands stands for the one that is wanted; what another one is made of is not looked at. Of several readings that
+    one counts in which the most operators match, and of these one in which all do.
+    """
+    search = _Search(graph, spare=True)
+    best: tuple[int, bool, _Amiss] | None = None
+    for found in itertools.islice(search.root(pattern, node), MOST_READINGS):
+        if found.amiss is None or found.amiss.code == "no-operator":
+            continue
+        here = (len(found.trail), found.amiss.code != "other-operator", found.amiss)
+        if best is None or here[:2] > best[:2]:
+            best = here
+    return None if best is None else best[2].refusal(best[0])
+
+
+MOST_READINGS = 200
+MOST_VISITS = 5_000  # of nodes in a search for near matches, which branches more than one for matches
+
+
+@dataclass(frozen=True)
+class _Amiss:
+    code: str
+    text: str
+    args: tuple[Any, ...]
+
+    def refusal(self, matched: int) -> Refusal:
+        guilty = str(self.args[0]) if self.args else ""
+        return Refusal(self.code, self.text.format(*self.args), {"matched": matched, "guilty": guilty})
+
+
 @dataclass(frozen=True)
 class _Bindings:
     values: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     trail: tuple[Node, ...] = ()
+    amiss: _Amiss | None = None
 
 
 class _Search:
-    """Depth first over the choices of a pattern; keeps the failure that matched the most operators."""
+    """Depth first over the choices of a pattern; keeps the failure that matched the most operators.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    With something to `spare`, a way goes on behind its first failure.
+    """
+
+    def __init__(self, graph: Graph, spare: bool = False) -> None:
+        self.graph, self.spare = graph, spare
+        self._visits = 0
         self._furthest = -1
-        self._failure: tuple[str, str, tuple[Any, ...]] = ("no-match", "nothing was tried", ())
+        self._failure = _Amiss("no-match", "nothing was tried", ())
 
     def refusal(self) -> Refusal:
-        code, text, args = self._failure
-        return Refusal(code, text.format(*args), {"matched": self._furthest, "guilty": str(args[0]) if args else ""})
+        return self._failure.refusal(self._furthest)
 
-    def _fail(self, b: _Bindings, code: str, text: str, *args: Any) -> None:
+    def _fail(self, b: _Bindings, code: str, text: str, *args: Any) -> Iterator[_Bindings]:
+        amiss = _Amiss(code, text, args)
         if len(b.trail) > self._furthest:
-            self._furthest, self._failure = len(b.trail), (code, text, args)
+            self._furthest, self._failure = len(b.trail), amiss
+        if self.spare and b.amiss is None:
+            yield replace(b, amiss=amiss)
 
     def root(self, p: Pattern, node: Node) -> Iterator[_Bindings]:
         if isinstance(p, AnyOf):
@@ -212,7 +252,10 @@ class _Search:
                 if not (isinstance(option, Op) and option.ops and node.op not in option.ops):
                     yield from self.root(option, node)
         elif isinstance(p, Op):
-            yield from self._node(p, node, _Bindings())
+            if not p.ops or node.op in p.ops:
+                yield from self._node(p, node, _Bindings())
+            else:  # nothing is near where another operator stands at the root
+                list(self._other_operator(p, node.output, node, _Bindings()))
         else:
             raise TypeError(f"the root of a pattern is an operator, not {p!r}")
 
@@ -220,7 +263,7 @@ class _Search:
         if isinstance(p, Maybe):
             yield from [b] if value is None else self.value(p.pattern, value, b)
         elif value is None:
-            self._fail(b, "operand-missing", "an operand is left out")
+            yield from self._fail(b, "operand-missing", "an operand is left out")
         elif isinstance(p, Var):
             yield from self._bind(p.name, value, b)
         elif isinstance(p, Constant):
@@ -231,20 +274,26 @@ class _Search:
         elif isinstance(p, Op):
             node = self.graph.producer(value)
             if node is None:
-                self._fail(b, "no-operator", "{} is made by no operator; {} is wanted", value, _listed(p.ops))
+                text = "{} is made by no operator; {} is wanted"
+                yield from self._fail(b, "no-operator", text, value, _listed(p.ops))
             elif p.ops and node.op not in p.ops:
-                self._fail(b, "other-operator", "{} is made by {}, not by {}", value, node.op, _listed(p.ops))
+                for spared in self._other_operator(p, value, node, b):
+                    like = p.inputs is not None and len(p.inputs) == len(node.inputs)
+                    yield from self._node(p, node, spared) if like else [spared]
             else:
                 yield from self._node(p, node, b)
+
+    def _other_operator(self, p: Op, value: str, node: Node, b: _Bindings) -> Iterator[_Bindings]:
+        return self._fail(b, "other-operator", "{} is made by {}, not by {}", value, node.op, _listed(p.ops))
 
     def _bind(self, name: str, value: str, b: _Bindings) -> Iterator[_Bindings]:
         known = b.values.get(name)
         if known is None:
-            yield _Bindings({**b.values, name: value}, b.nodes, b.trail)
+            yield replace(b, values={**b.values, name: value})
         elif known == value or self._same_constant(known, value):
             yield b
         else:
-            self._fail(b, "other-value", "{} stands where {} is wanted once more", value, known)
+            yield from self._fail(b, "other-value", "{} stands where {} is wanted once more", value, known)
 
     def _same_constant(self, a: str, b: str) -> bool:
         x, y = self.graph.constants.get(a), self.graph.constants.get(b)
@@ -255,34 +304,36 @@ class _Search:
     def _constant(self, p: Constant, value: str, b: _Bindings) -> Iterator[_Bindings]:
         array = self.graph.constants.get(value)
         if array is None:
-            self._fail(b, "not-constant", "{} is not a constant", value)
+            yield from self._fail(b, "not-constant", "{} is not a constant", value)
         elif p.scalar and array.size != 1:
-            self._fail(b, "not-scalar", "{} has the shape {}, not one element", value, array.shape)
+            yield from self._fail(b, "not-scalar", "{} has the shape {}, not one element", value, array.shape)
         elif p.value is not None and not holds(array, p.value):
-            self._fail(b, "other-number", "{} is {}, not {:.7g}", value, _shown(array), p.value)
+            yield from self._fail(b, "other-number", "{} is {}, not {:.7g}", value, _shown(array), p.value)
         elif p.name is None:
             yield b
         else:
             yield from self._bind(p.name, value, b)
 
     def _node(self, p: Op, node: Node, b: _Bindings) -> Iterator[_Bindings]:
-        if p.ops and node.op not in p.ops:  # at the root
-            self._fail(b, "other-operator", "{} is made by {}, not by {}", node.output, node.op, _listed(p.ops))
+        self._visits += 1
+        if self.spare and self._visits > MOST_VISITS:
             return
         for key, wanted in p.attrs:
             got = node.attrs.get(key)
             if not (wanted(got) if callable(wanted) else got == wanted):
-                self._fail(b, "other-attribute", "{} of {} is {}", key, node.name, got)
-                return
+                spared = next(self._fail(b, "other-attribute", "{} of {} is {}", key, node.name, got), None)
+                if spared is None:
+                    return
+                b = spared
         if p.name is not None and b.nodes.get(p.name, node) is not node:
-            self._fail(b, "other-node", "{} is another node than {}", node.name, b.nodes[p.name].name)
+            yield from self._fail(b, "other-node", "{} is another node than {}", node.name, b.nodes[p.name].name)
             return
         nodes = b.nodes if p.name is None else {**b.nodes, p.name: node}
-        inside = _Bindings(b.values, nodes, (*b.trail, node))
+        inside = replace(b, nodes=nodes, trail=(*b.trail, node))
         if p.inputs is None:
             makers = [m.op for i in node.reads if (m := self.graph.producer(i)) is not None] if p.reading else []
             if p.reading and p.reading not in makers:
-                self._fail(inside, "other-operator", "no operand of {} is made by {}", node.name, p.reading)
+                yield from self._fail(inside, "other-operator", "no operand of {} is made by {}", node.name, p.reading)
             else:
                 yield inside
             return
@@ -290,7 +341,7 @@ class _Search:
         while len(operands) > len(p.inputs) and operands[-1] is None:
             operands = operands[:-1]
         if len(operands) > len(p.inputs):
-            self._fail(inside, "operand-count", "{} has {} operands", node.name, len(operands))
+            yield from self._fail(inside, "operand-count", "{} has {} operands", node.name, len(operands))
             return
         yield from self._operands(p.inputs, operands, inside)
         if len(operands) == 2 and node.op in COMMUTATIVE and operands[0] != operands[1]:
@@ -370,6 +421,15 @@ def depth(p: Pattern) -> int:
     if isinstance(p, Maybe):
         return depth(p.pattern)
     return 1 + max((depth(i) for i in p.inputs or ()), default=0) if isinstance(p, Op) else 0
+
+
+def operators(p: Pattern) -> frozenset[str]:
+    """Every operator that the pattern names."""
+    if isinstance(p, AnyOf):
+        return frozenset().union(*map(operators, p.options))
+    if isinstance(p, Maybe):
+        return operators(p.pattern)
+    return frozenset(p.ops).union(*map(operators, p.inputs or ())) if isinstance(p, Op) else frozenset()
 
 
 def least_operators(p: Pattern) -> int:

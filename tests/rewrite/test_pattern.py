@@ -14,14 +14,17 @@ from opfuse.rewrite.pattern import (
     Constant,
     Match,
     Maybe,
+    Pattern,
     Var,
     any_of,
     depth,
     holds,
     least_operators,
     match,
+    near_match,
     needs,
     op,
+    operators,
     product,
     spellings,
 )
@@ -142,3 +145,44 @@ def test_what_the_engine_asks() -> None:
     assert mul.met("mul", frozenset({"exp", "add"})) and not mul.met("mul", frozenset({"add"}))
     assert silu.met("silu", frozenset()) and not silu.met("mul", frozenset({"exp"}))
     assert depth(pattern) == 2 and least_operators(pattern) == 1
+    assert operators(pattern) == {"mul", "exp", "silu"}
+
+
+# ---- near matches ----------------------------------------------------------------------------------------------------
+def _root(p: Pattern, axis: int = 1) -> Pattern:
+    return x * op("rsqrt", op("reduce_mean", p, keepdims=True, axes=lambda a: a == (axis,)) + 1e-5)
+
+
+@pytest.mark.parametrize(("made", "value", "eps", "code", "said"), [
+    ("mul", "a", 1e-5, None, ""),
+    ("mul", "a", 0.1, "other-number", "0.1, not 1e-05"),
+    ("mul", "b", 1e-5, "other-value", "b stands where a is wanted"),
+    ("add", "a", 1e-5, "other-operator", "made by add, not by mul"),
+    ("exp", "a", 1e-5, "other-operator", "made by exp, not by mul"),
+    ("mul", "b", 0.1, None, ""),
+    ("exp", "a", 0.1, None, ""),
+])  # fmt: skip
+def test_one_thing_amiss_is_near(
+    graph: Graph, made: str, value: str, eps: float, code: str | None, said: str
+) -> None:
+    """x * rsqrt(mean(x * x) + 1e-5) but for one thing; with nothing or two things amiss it is no near match."""
+    square = graph.emit(made, ["a"] if made == "exp" else ["a", value])
+    mean = graph.emit("reduce_mean", [square], {"axes": (1,), "keepdims": True})
+    total = graph.emit("add", [graph.scalar(eps, DType.F32), mean])
+    graph.emit("mul", [graph.emit("rsqrt", [total]), "a"])
+    near = near_match(_root(x * x), graph, last(graph))
+    assert (near.code if near is not None else None) == code
+    assert near is None or said in near.text
+
+
+def test_an_attribute_may_be_what_is_amiss(graph: Graph) -> None:
+    mean = graph.emit("reduce_mean", [graph.emit("mul", ["a", "a"])], {"axes": (0,), "keepdims": True})
+    graph.emit("mul", ["a", graph.emit("rsqrt", [graph.emit("add", [mean, graph.scalar(1e-5, DType.F32)])])])
+    near = near_match(_root(x * x), graph, last(graph))
+    assert near is not None and near.code == "other-attribute" and near.facts["matched"] == 5
+    assert near_match(_root(x * x, axis=0), graph, last(graph)) is None, "it matches"
+
+
+def test_nothing_is_near_at_another_root(graph: Graph) -> None:
+    graph.emit("add", ["a", graph.emit("exp", ["a"])])
+    assert near_match(x * op("exp", x), graph, last(graph)) is None
