@@ -5,8 +5,8 @@ claim = CpuProvider().claim(graph, region, target)     # Claim(program, schedule
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from opfuse.codegen.llvm.printer import legal
 from opfuse.decision import Refusal
@@ -44,7 +44,16 @@ class CpuProvider:
         first = self.claim_form(lower, graph, region, target)
         others = [self.claim_form(form, graph, region, target) for form in self.other_forms(graph, region)]
         claims = [c for c in (first, *others) if isinstance(c, Claim)]
-        return min(claims, key=lambda c: c.cost.seconds) if claims else first
+        if isinstance(first, Claim) or claims:
+            return min(claims, key=lambda c: c.cost.seconds)
+        return replace(first, facts={**first.facts, "other_programs": self.why_no_other(graph, region, others)})
+
+    def why_no_other(self, graph: Graph, region: Region, others: Sequence[Claim | Refusal]) -> list[str]:
+        """Why the region's other programs do not help either."""
+        texts = [o.text for o in others if isinstance(o, Refusal)]
+        if not self.reassociate and products_after_reductions(graph, region):
+            texts.append("sums in another order (online softmax) are switched off")
+        return texts
 
     def other_forms(self, graph: Graph, region: Region) -> list[Form]:
         forms: list[Form] = [lower_beside] if falls_apart(graph, region) else []

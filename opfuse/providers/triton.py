@@ -21,7 +21,7 @@ from opfuse.ir.graph import Graph
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
 from opfuse.tile.beside import lower_beside
-from opfuse.tile.lower import LoweredRegion, lower
+from opfuse.tile.lower import LoweredRegion, lower, lower_online
 from opfuse.tile.program import Dot, Loop, Program, Repeat, Statement
 from opfuse.tile.schedule import Schedule
 
@@ -34,14 +34,26 @@ class TritonPayload:
     schedule: Schedule
 
 
+@dataclass(frozen=True)
 class TritonProvider:
+    """`reassociate` allows the online form of softmax, which goes first: a block holds few rows of scores."""
+
     name = "triton"
+    reassociate: bool = True
 
     def claim(self, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
+        """The first program of the region that can be printed; the plain one's refusal where there is none."""
         subgraph, name = region.subgraph(graph), kernel_name(graph, region)
-        lowered, apart = lower(subgraph, name), lower_beside(subgraph, name)
-        if isinstance(lowered, Refusal) and isinstance(apart, LoweredRegion):
-            lowered = apart
+        online = self.claim_program(lower_online(subgraph, name), region, target) if self.reassociate else None
+        if isinstance(online, Claim):
+            return online
+        plain = self.claim_program(lower(subgraph, name), region, target)
+        if isinstance(plain, Claim):
+            return plain
+        apart = self.claim_program(lower_beside(subgraph, name), region, target)
+        return apart if isinstance(apart, Claim) else plain
+
+    def claim_program(self, lowered: LoweredRegion | Refusal, region: Region, target: Target) -> Claim | Refusal:
         if isinstance(lowered, Refusal):
             return lowered
         schedule = choose_gpu(lowered.program, target)

@@ -52,7 +52,7 @@ def lower_online(region: Graph, name: str) -> LoweredRegion | Refusal:
         return Refusal("no-softmax", "no product of the region reads a softmax")
     lowering = _OnlineLowering(graph)
     lowered = _lowered(region, lowering, name)
-    return lowered if lowering.found or isinstance(lowered, Refusal) else lowering.refusal
+    return lowered if lowering.found else lowering.refusal
 
 
 def _lowered(region: Graph, lowering: _Lowering | ScanLowering, name: str) -> LoweredRegion | Refusal:

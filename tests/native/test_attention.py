@@ -10,12 +10,14 @@ import pytest
 
 from opfuse.decision import Refusal
 from opfuse.fuse.provider import TileKernel
+from opfuse.fuse.region import Region
 from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
 from opfuse.pipeline import build
 from opfuse.pipeline import lower as lower_model
+from opfuse.providers.cpu import CpuProvider
 from opfuse.target import host
 from opfuse.tile.choose import choose_cpu, key_loop
 from opfuse.tile.lower import lower_online
@@ -142,3 +144,15 @@ def test_rows_beyond_the_cache_are_never_in_memory(tmp_path: Path) -> None:
     model = build(graph, options(tmp_path))
     assert model.plan.arena_bytes < 60000 * 4
     assert key_loops(graph, options(tmp_path)) == 1
+
+
+def test_a_refusal_says_why_no_other_program_helps() -> None:
+    """Rows that do not fit, and weights of the softmax that are an output too; or sums that must keep their order."""
+    graph, _ = attention("nothing", Sizes(64, 200000, heads=1, depth=16, width=16))
+    region = Region.of(graph, list(graph.nodes))
+    strict = CpuProvider(reassociate=False).claim(graph, region, host())
+    assert isinstance(strict, Refusal) and "switched off" in strict.facts["other_programs"][0]
+    weights = next(n.output for n in graph.nodes.values() if n.op == "softmax")
+    graph.set_outputs({**graph.outputs, "p": weights})
+    shown = CpuProvider().claim(graph, Region.of(graph, list(graph.nodes)), host())
+    assert isinstance(shown, Refusal) and "read by another kernel" in shown.facts["other_programs"][0]

@@ -11,6 +11,8 @@ from opfuse.ir.types import DType, TensorType
 from opfuse.providers.triton import TritonProvider, cost
 from opfuse.target import DESCRIBED_CPU, Target, described
 from opfuse.tile.check import check
+from opfuse.tile.choose import key_loop
+from tests.tile.attention_graphs import Sizes, attention
 from tests.tile.regions import named
 
 F32 = DType.F32
@@ -56,3 +58,13 @@ def test_multiply_adds_count_loops_and_whole_axes() -> None:
     }
     for name, products in sizes.items():
         assert cost(named(name).program, described("h200")).flops == 2 * products
+
+
+def test_attention_is_claimed_in_the_online_form_unless_sums_keep_their_order() -> None:
+    g, _ = attention("causal", Sizes(128, 128, depth=32, width=32))
+    region = Region.of(g, list(g.nodes))
+    for reassociate in (True, False):
+        claim = TritonProvider(reassociate).claim(g, region, described("h200"))
+        assert isinstance(claim, Claim), claim.text
+        program = TritonProvider().build(g, claim).program  # type: ignore[union-attr]
+        assert (key_loop(next(program.flat_phases())) is not None) == reassociate
