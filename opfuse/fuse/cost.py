@@ -160,11 +160,8 @@ def dot_efficiency(dot: Dot, schedule: Schedule, target: Target, phase: Phase) -
     width = min(extent(column), cut(column, schedule)) if column in phase.grid else extent(column)
     filled = width / (-(-width // lanes) * lanes)
     rows, vectors = schedule.register
-    if above:
-        height = cut(above[-1], schedule) if above[-1] in phase.grid else extent(above[-1])
-        rows = max(1, min(rows, height))
-    else:
-        rows = 1
+    heights = [cut(a, schedule) if a in phase.grid else extent(a) for a in reversed(above)]
+    rows = min(rows, next((h for h in heights if h >= rows), max([1, *heights])))  # as the printer chooses them
     vectors = min(vectors, -(-width // lanes))
     return filled * min(1.0, rows * vectors / _FULL_TILE) * (0.75 + 0.25 * min(1.0, vectors / 2))
 

@@ -143,3 +143,14 @@ def test_large_weights_are_read_once_for_all_rows() -> None:
     lines = passes(made.program(), Schedule({"m": 24}, pack={"W": Packing(1, 64)}))
     assert lines == ["pass m, lane n first, 6x4 of 16: store dot -> Y[m, n]"]
     assert not any("first" in line for line in passes(mlp(24, 32, 16), Schedule({"m": 24})))
+
+
+def test_register_tiles_take_the_row_axis_that_fills_them() -> None:
+    """Two rows of an inner axis would leave two thirds of the accumulators unused."""
+    s, b, n, k = every = axes(s=30, b=2, n=64, k=32)
+    made = kernel("linear", every, (s, b, n))
+    a, w = made.load(buffer("A", 2, 30, 32), b, s, k), made.load(weight("W", 32, 64), k, n)
+    made.store(made.dot(made.zeros(s, b, n), a, w, k), out("Y", 30, 2, 64), s, b, n)
+    program = made.program()
+    assert passes(program, Schedule({"s": 30})) == ["pass b, s, lane n, 6x4 of 16: store dot -> Y[s, b, n]"]
+    assert passes(program, Schedule({"s": 1})) == ["pass b, lane n, 6x4 of 16: store dot -> Y[s, b, n]"]

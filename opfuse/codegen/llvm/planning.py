@@ -171,7 +171,7 @@ class Planner(Analysis):
         if not (dots or loops):
             return replace(p, register=(1, self._vectors(p.lane, lanes, self.schedule.stream)), lanes=lanes)
         batch = {a for s in dots for a in s.a.axes if a in s.b.axes}
-        blocked = next((a for a in reversed(p.rows) if a not in batch), p.rows[-1] if p.rows else None)
+        blocked = self._blocked([a for a in p.rows if a not in batch] or list(p.rows[-1:]))
         folded = self._folded(makers, batch) if blocked is None else None
         rows = tuple(a for a in p.rows if a != blocked) + ((blocked,) if blocked else ())
         # A folded row axis needs registers for the reduction itself: one row less.
@@ -179,6 +179,12 @@ class Planner(Analysis):
         register = (high, self._vectors(p.lane, lanes, self.schedule.register[1]))
         p = replace(p, rows=rows, register=register, lanes=lanes, blocked=blocked, dotted=True, folded=folded)
         return replace(p, lane_first=self._lane_first(p, dots))
+
+    def _blocked(self, rows: list[Axis]) -> Axis | None:
+        """The innermost row axis that fills the rows of a register tile, or the longest one."""
+        most = self.schedule.register[0]
+        sizes = {a: n if isinstance(n := self.tile[a.name], int) else most for a in reversed(rows)}
+        return next((a for a, n in sizes.items() if n >= most), max(sizes, key=lambda a: sizes[a], default=None))
 
     def _lane_first(self, p: Pass, dots: list[Dot]) -> bool:
         """Weights are read once for all rows, not once for each panel of rows, where the rows take less room."""
