@@ -187,7 +187,9 @@ class Grouping:
         if decision.id in self.options.disabled_fusions:
             self.fusions.append(replace(decision, outcome="disabled", reason="--no-fuse"))
             return False
-        refusal = self.made_on_host(node) or self.placing.join(node)
+        refusal = self.made_on_host(node)
+        if refusal is None:
+            refusal = self.placing.join(node)
         if refusal is not None:
             self.fusions.append(replace(decision, outcome="refused", reason=refusal.text, code=refusal.code))
             return False

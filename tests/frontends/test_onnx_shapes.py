@@ -226,3 +226,14 @@ def test_anonymous_dimensions_are_each_their_own() -> None:
     assert load(model).types["x"].shape == (symbol("x_0"), symbol("x_1"), symbol("x_2"))
     dims[2].dim_param = "x_0"
     assert load(model).symbols == ("x_0_", "x_1", "x_0")
+
+
+def test_places_made_of_constants_are_known_however_many_they_are() -> None:
+    """Exporters write `x[a:b] = v` with an index for every element, put together from parts."""
+    rows, columns = (a.reshape(-1, 1) for a in np.meshgrid(np.arange(80), np.arange(60), indexing="ij"))
+    x, v = np.zeros((80, 61), np.float32), np.arange(4800, dtype=np.float32)
+    body, parts = "i = Concat <axis = 1> (r, k) y = ScatterND (x, i, v)", {"r": rows, "k": columns}
+    graph = load(small(13, {"x": x, "v": v}, body, constants=parts))
+    assert "scatter_nd" not in ops(graph)
+    y = evaluate(graph, {"x": x, "v": v})["y"]
+    np.testing.assert_array_equal(y, np.pad(v.reshape(80, 60), ((0, 0), (0, 1))))

@@ -210,3 +210,13 @@ def test_siblings_of_other_shapes_stand_side_by_side_in_one_launch() -> None:
     assert kernel.claim is not None
     (part,) = kernel.claim.payload.lowered.program.phases
     assert isinstance(part, Beside) and len(part.phases) == 2
+
+
+def test_a_part_that_the_host_makes_is_not_joined_in_place() -> None:
+    """The concatenation is a kernel of its own, and the ledger says why."""
+    g = Graph("joint")
+    x = g.add_input("x", f32(64, 512))
+    parts = [g.emit("cumsum", [x], {"axis": 0}), g.emit("relu", [x])]
+    g.set_outputs({"y": g.emit("concat", parts, {"axis": 0})})
+    _, ledger = grouped(g)
+    assert "part-on-host" in [d.code for d in ledger.of("fusion")]

@@ -24,6 +24,7 @@ from opfuse.ir.ops import get
 from opfuse.ir.types import DType
 
 LARGEST = 4096  # elements: tensors of shape arithmetic are short; longer integer tensors are data
+LARGEST_ARRAY = 1 << 20  # elements of a value that is worked out from constants because an operator asks for it
 LARGEST_FLOAT = 16  # float constants longer than a shape are weights
 _FAR = 10**8  # exporters write such numbers (2**31 - 1, 10**9) for "to the end"; no axis is that long
 _TRACKED = (DType.I64, DType.I32, DType.BOOL, DType.F32, DType.F64)
@@ -237,7 +238,8 @@ class Contents:
         if value in self.graph.constants:
             return self.graph.constants[value]
         producer = self.graph.producer(value)
-        if producer is None or not _is_short(self.graph.types[value].shape) or _is_symbolic(producer.attrs.values()):
+        shape = self.graph.types[value].shape
+        if producer is None or not _is_short(shape, LARGEST_ARRAY) or _is_symbolic(producer.attrs.values()):
             return None
         operands = [None if i is None else self.array(i) for i in producer.inputs]
         if any(a is None and i is not None for a, i in zip(operands, producer.inputs, strict=True)):
@@ -288,9 +290,9 @@ def _objects(array: np.ndarray) -> np.ndarray:
     return out
 
 
-def _is_short(shape: tuple[Dim, ...]) -> bool:
+def _is_short(shape: tuple[Dim, ...], most: int = LARGEST) -> bool:
     elements = dims.product(shape)
-    return isinstance(elements, int) and elements <= LARGEST and all(isinstance(d, int) for d in shape)
+    return isinstance(elements, int) and elements <= most and all(isinstance(d, int) for d in shape)
 
 
 def _fits(contents: np.ndarray, dtype: DType) -> bool:
