@@ -102,7 +102,7 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("mod", 2, kinds="fi", cost=20, ulps=2),      # sign of the divisor (Python)
         Function("fmod", 2, kinds="fi", cost=20, ulps=2),     # sign of the dividend (C)
         Function("max", 2, kinds="fib"), Function("min", 2, kinds="fib"),
-        Function("pow", 2, kinds="fi", cost=24, ulps=16),
+        Function("pow", 2, kinds="fi", cost=24, ulps=4),
         Function("neg", 1, kinds="fi"), Function("abs", 1, kinds="fi"), Function("sign", 1, kinds="fi"),
         Function("exp", 1, cost=9, ulps=4), Function("log", 1, cost=12, ulps=4, absolute=True),
         Function("sqrt", 1, cost=4, ulps=1), Function("rsqrt", 1, cost=6, ulps=3),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from opfuse.codegen.llvm import relative_math, vector_math
+from opfuse.codegen.llvm import powers, relative_math, vector_math
 from opfuse.codegen.llvm.emit import Value
 from opfuse.codegen.llvm.vectors import HALVES, Vectors
 from opfuse.decision import Refusal
@@ -78,7 +78,7 @@ def _pow(v: Vectors, x: Sequence[Value]) -> Value:
     """Integers: by squaring; a negative exponent gives the truncated value (0, 1 or -1)."""
     a, b = x
     if a.dtype.is_float:
-        return vector_math.pow(v, a, b)
+        return powers.raised(v, a, b)
     total, square, one, zero = v.like(1, a), a, v.like(1, a), v.like(0, a)
     for bit in range(8 * b.dtype.bytes - (1 if b.dtype.is_signed else 0)):
         taken = v.compare("ne", v.logic("and", b, v.like(1 << bit, b)), zero)
