@@ -14,6 +14,7 @@ import numpy as np
 from opfuse.frontends.onnx.imports import OLDEST_OPSET, table, versions
 from tests.frontends.quantised_cases import QUANTISED
 from tests.frontends.recurrent_cases import recurrent_cases
+from tests.frontends.sampling_cases import SAMPLING
 from tests.frontends.small_models import Arrays
 
 RNG = np.random.default_rng(7)
@@ -303,7 +304,6 @@ def _indexing() -> list[ImportCase]:
         case("CumSum", (11, 14), {"x": X}, "y = CumSum (x, a)", terms=3, constants={"a": np.array(1)}),
         case("CumSum", (11, 14), {"x": X}, "y = CumSum <exclusive = 1, reverse = 1> (x, a)", terms=4,
              constants={"a": np.array(-1)}),
-        case("NonZero", (9, 13), {}, "y = NonZero (c)", constants={"c": np.array([[0, 2], [3, 0]])}),
     ]  # fmt: skip
 
 
@@ -463,7 +463,7 @@ def _scatters() -> list[ImportCase]:
 WRITTEN: tuple[ImportCase, ...] = (
     *_elementwise(), *_reductions(), *_contractions(), *_pools(), *_movement(), *_indexing(), *_normalisation(),
     *_resize(), *_einsums(), *_recurrences(), *_scatters(), *_wraps(),
-    *(ImportCase(c.op, c.opsets, c.feeds, c.body, c.outputs, c.constants, c.terms) for c in QUANTISED),
+    *(ImportCase(c.op, c.opsets, c.feeds, c.body, c.outputs, c.constants, c.terms) for c in (*QUANTISED, *SAMPLING)),
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
     max_pool(x)   kernel strides dilations pads ceil_mode layout          what lies outside counts as -inf
     avg_pool(x)   the same and count_include_pad                           what lies outside counts as 0
+    max_pool_places(x, max_pool(x))   and column_major                     where the maxima stand, the first of equals
 
 An average divides by the number of positions of its window that lie inside the tensor, or inside the padded tensor
 where `count_include_pad`; positions that only `ceil_mode` adds never count (as ONNX and PyTorch). Global pools are
@@ -11,7 +12,7 @@ reductions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,60 @@ def _count_along(window: Window, k: int, low: int, high: Dim) -> Scalar:
     return apply("sub", taps_before(extent(high)), taps_before(const(low, DType.I64)))
 
 
+# ---- places of maxima ------------------------------------------------------------------------------------------------
+def _infer_places(call: Call) -> TensorType:
+    made = _infer_pool(call, "fi")
+    if call["layout"] != "NCHW" or call.type(1) != made:
+        raise OperatorError(f"the maxima are {call.type(1)}, and must be {made}, with channels before space")
+    return TensorType(DType.I64, made.shape)
+
+
+def _places_structure(call: Call) -> Structure:
+    """The smallest place of a window where the input is the maximum, or NaN; places count through the whole input."""
+    window, dtype = pool_window(call), call.type(0).dtype
+    axes, read = _read(call, window, Const(-np.inf if dtype.is_float else int(lowest(dtype.numpy)), dtype))
+    best = Access(1, tuple(a.index for a in axes))
+    hit = apply("eq", Operand(0, dtype), Operand(1, dtype))
+    if dtype.is_float:
+        hit = apply("or", hit, apply("isnan", Operand(0, dtype)))
+    order = range(len(window.extents))
+    place: Scalar = apply("add", apply("mul", Position("n"), extent(call.shape(0)[1])), Position("c"))
+    inside: Scalar | None = None
+    for k in reversed(order) if call["column_major"] else order:
+        step = apply("mul", Position(window.axes[k].name), const(window.strides[k], DType.I64))
+        tap = apply("mul", Position(window.taps[k].name), const(window.dilations[k], DType.I64))
+        at = apply("sub", apply("add", step, tap), const(window.before[k], DType.I64))
+        place = apply("add", apply("mul", place, extent(window.extents[k])), at)
+        within = apply("and", apply("ge", at, const(0, DType.I64)), apply("lt", at, extent(window.extents[k])))
+        inside = within if inside is None else apply("and", inside, within)
+    assert inside is not None
+    body = apply("select", apply("and", inside, hit), place, const(np.iinfo(np.int64).max, DType.I64))
+    return Structure(axes, (read, best), body, window.taps, "min")
+
+
+def _places_array(attrs: Mapping[str, Any], x: Any, y: Any) -> Any:
+    """The first tap in the order of places that holds the maximum, by brute force over taps."""
+    places = np.arange(x.size).reshape(x.shape)
+    if attrs["column_major"]:
+        rank = x.ndim - 2
+        turned = (0, 1, *range(x.ndim - 1, 1, -1))
+        places = np.arange(x.size).reshape(*x.shape[:2], *x.shape[:1:-1]).transpose(turned) if rank else places
+    nowhere = np.iinfo(np.int64).max
+    taps = list(_taps(attrs, x, lowest(x.dtype)))
+    pairs = zip(taps, _taps(attrs, places, nowhere), strict=True)
+    return np.minimum.reduce([np.where((t == y) | (t != t), p, nowhere) for t, p in pairs])
+
+
 # ---- oracle ----------------------------------------------------------------------------------------------------------
 def _windows(attrs: Mapping[str, Any], x: Any, fill: Any, function: Any) -> Any:
-    """Combine shifted copies of x (NCHW), surrounded by `fill`, one for each tap."""
+    total = None
+    for part in _taps(attrs, x, fill):
+        total = part if total is None else function(total, part)
+    return total
+
+
+def _taps(attrs: Mapping[str, Any], x: Any, fill: Any) -> Iterator[Any]:
+    """Shifted copies of x (NCHW), surrounded by `fill`, one for each tap."""
     rank = x.ndim - 2
     kernel, strides, dilations, pads = attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads"]
     counts = []
@@ -117,15 +169,12 @@ def _windows(attrs: Mapping[str, Any], x: Any, fill: Any, function: Any) -> Any:
     need = [(counts[k] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 for k in range(rank)]
     border = [(0, 0), (0, 0), *((pads[k], max(0, need[k] - x.shape[2 + k] - pads[k])) for k in range(rank))]
     wide = np.pad(x, border, constant_values=fill)
-    total = None
     for tap in itertools.product(*map(range, kernel)):
         at = tuple(
             slice(t * d, t * d + max(0, (c - 1) * s + 1), s)
             for t, d, c, s in zip(tap, dilations, counts, strides, strict=True)
         )
-        part = wide[(slice(None), slice(None), *at)]
-        total = part if total is None else function(total, part)
-    return total
+        yield wide[(slice(None), slice(None), *at)]
 
 
 def _max_array(attrs: Mapping[str, Any], x: Any) -> Any:
@@ -177,6 +226,19 @@ _ATTRIBUTES = {
     "layout": "NCHW",
 }
 
+
+def _places_samples() -> tuple[Sample, ...]:
+    """With the maxima of small whole numbers, many of them equal."""
+    out = []
+    for k, given in enumerate(_SAMPLES[:7]):
+        if given.attrs.get("layout", "NCHW") != "NCHW":
+            continue
+        x = np.random.default_rng(k).integers(-3, 4, given.inputs[0]).astype(np.float32)
+        attrs = {"ceil_mode": False, "layout": "NCHW", **given.attrs}
+        out.append(Sample((x, _max_array(attrs, x)), {**given.attrs, "column_major": k % 2 == 0}))
+    return tuple(out)
+
+
 OPERATORS: tuple[Operator, ...] = (
     Operator(
         "max_pool",
@@ -199,5 +261,15 @@ OPERATORS: tuple[Operator, ...] = (
         _average_structure,
         flops=lambda call: call.output.elements * (product(call["kernel"]) + 1),
         samples=(*_SAMPLES, *(Sample(s.inputs, {**s.attrs, "count_include_pad": True}) for s in _SAMPLES[1:6])),
+    ),
+    Operator(
+        "max_pool_places",
+        Kind.STRUCTURED,
+        ("x", "y"),
+        _infer_places,
+        lambda attrs, arrays: _places_array(attrs, *arrays),
+        {**_ATTRIBUTES, "column_major": False},
+        _places_structure,
+        samples=_places_samples(),
     ),
 )

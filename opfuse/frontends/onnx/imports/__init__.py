@@ -33,13 +33,16 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         recurrent,
         reduction,
         resize,
+        sampling,
         scatter,
+        selection,
+        signal,
         window,
     )
 
     rows: dict[tuple[str, str, int], Import] = {}
     for family in (elementwise, reduction, contraction, einsum, window, movement, indexing, normalisation, resize,
-                   recurrent, quantisation, scatter):  # fmt: skip
+                   recurrent, quantisation, scatter, signal, sampling, selection):  # fmt: skip
         for entry in family.IMPORTS:
             for version in entry.since:
                 if rows.setdefault((entry.domain, entry.op, version), entry) is not entry:

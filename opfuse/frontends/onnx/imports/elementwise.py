@@ -208,6 +208,11 @@ def dropout(call: Call) -> tuple[str | None, ...]:
     return call.emit("identity", [x]), mask
 
 
+def has_element(call: Call) -> str:
+    """Of a tensor, or of nothing: what is optional has no type here."""
+    return call.graph.scalar(call.has(0), DType.BOOL)
+
+
 def bias_gelu(call: Call) -> str:
     return call.emit("gelu", [call.emit("add", [call.input(0), call.input(1)])])
 
@@ -266,6 +271,8 @@ IMPORTS: tuple[Import, ...] = (
     Import("BitCast", (26,), bit_cast, ("bit_cast",)),
     Import("CastLike", (15, 19, 21, 23, 24, 25), cast_like, _CASTS),
     Import("Identity", _COPIES, identity, ("identity",)),
+    Import("OptionalGetElement", (15, 18, 28), identity, ("identity",)),
+    Import("OptionalHasElement", (15, 18, 28), has_element, ()),
     Import("Dropout", (7, 10, 12, 13, 22), dropout, ("identity", "fill", "cast")),
     Import("Gelu", (1,), lambda call: call.emit("gelu", [call.input(0)]), ("gelu",), MICROSOFT),
     Import("BiasGelu", (1,), bias_gelu, ("add", "gelu"), MICROSOFT),

@@ -136,14 +136,6 @@ def cumulative(call: Call, ir: str) -> str:
     return call.emit(ir, [x], axis=axis, exclusive=exclusive, reverse=backwards)
 
 
-def non_zero(call: Call) -> str:
-    """Known where the input is a constant; otherwise the number of results depends on data."""
-    array = call.contents.array(call.input(0))
-    if array is None:
-        call.unsupported("how many results it has depends on data")
-    return call.graph.add_constant(np.asarray(np.nonzero(np.atleast_1d(array)), np.int64))
-
-
 IMPORTS: tuple[Import, ...] = (
     Import("Constant", (1, 9, 11, 12, 13, 19, *_WIDENED), constant, ()),
     Import("ConstantOfShape", (9, 20, *_WIDENED), constant_of_shape, ("fill",)),
@@ -156,5 +148,4 @@ IMPORTS: tuple[Import, ...] = (
     Import("Trilu", (14,), trilu, ("trilu",)),
     Import("CumSum", (11, 14), partial(cumulative, ir="cumsum"), ("cumsum",)),
     Import("CumProd", (26,), partial(cumulative, ir="cumprod"), ("cumprod",)),
-    Import("NonZero", (9, 13), non_zero, ()),
 )  # fmt: skip

@@ -137,9 +137,13 @@ def _pool(call: Call, ir: str, x: str, **attrs: bool) -> str:
 
 
 def max_pool(call: Call) -> tuple[str | None, ...]:
-    if call.wants(1):
-        call.unsupported("its second output (indices) is not supported")
-    return (_pool(call, "max_pool", call.input(0)), None)
+    y = _pool(call, "max_pool", call.input(0))
+    if not call.wants(1):
+        return y, None
+    made = call.graph.producer(y)
+    assert made is not None
+    column_major = bool(call.int_attribute("storage_order", 0))
+    return y, call.emit("max_pool_places", [call.input(0), y], **made.attrs, column_major=column_major)
 
 
 def average_pool(call: Call) -> str:
@@ -195,7 +199,7 @@ ACTIVATIONS = ("relu", "tanh", "sigmoid", "leaky_relu")
 IMPORTS: tuple[Import, ...] = (
     Import("Conv", (1, 11, 22), conv, ("conv",)),
     Import("ConvTranspose", (1, 11, 22), conv_transpose, ("conv_transpose",)),
-    Import("MaxPool", (1, 8, 10, 11, 12, 22), max_pool, ("max_pool",)),
+    Import("MaxPool", (1, 8, 10, 11, 12, 22), max_pool, ("max_pool", "max_pool_places")),
     Import("AveragePool", (7, 10, 11, 19, 22), average_pool, ("avg_pool",)),
     Import("LpPool", (2, 11, 18, 22), lp_pool, ("abs", "mul", "pow", "avg_pool", "sqrt")),
     Import("FusedConv", (1,), fused_conv, ("conv", "add", *ACTIVATIONS), MICROSOFT),
