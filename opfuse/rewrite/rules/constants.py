@@ -36,13 +36,25 @@ def fold(node: Node, arrays: list[np.ndarray | None], result: TensorType) -> np.
     return array
 
 
+def source(graph: Graph, value: str) -> np.ndarray | None:
+    """The array of a constant, or that of one which is only expanded."""
+    maker = graph.producer(value)
+    return graph.constants.get(str(maker.inputs[0]) if maker is not None and maker.op == "expand" else value)
+
+
+def _expanded(graph: Graph, value: str | None) -> np.ndarray | None:
+    found = None if value is None else source(graph, value)
+    return None if found is None else np.broadcast_to(found, graph.types[str(value)].static_shape)
+
+
 def _has_symbols(value: Any) -> bool:
     return isinstance(value, SymbolicDim) or (isinstance(value, tuple) and any(map(_has_symbols, value)))
 
 
 def _foldable(m: Match) -> Refusal | None:
     node, operator = m.root, get(m.root.op)
-    variable = [i for i in node.reads if not m.graph.is_constant(i)]
+    sources = {i: source(m.graph, i) for i in node.reads}
+    variable = [i for i, constant in sources.items() if constant is None]
     if variable:
         return Refusal("not-constant", f"{variable[0]} is known only when the model runs", {"value": variable[0]})
     if operator.random:
@@ -50,10 +62,13 @@ def _foldable(m: Match) -> Refusal | None:
     if not m.result.static or any(map(_has_symbols, node.attrs.values())):
         return Refusal("symbolic", f"{node.name} depends on dimensions that are not bound yet")
     size = int(np.prod(m.result.static_shape)) * m.result.dtype.bytes
-    given = sum(m.graph.constants[i].nbytes for i in node.reads)
+    given = sum(constant.nbytes for constant in sources.values() if constant is not None)
     elements = size // m.result.dtype.bytes
     if node.op in ("expand", "fill") and elements > SMALL:
         return Refusal("repeats", f"{elements} elements that repeat themselves are not stored", {"elements": elements})
+    wide = max((e for i in sources if isinstance(e := m.graph.types[i].elements, int)), default=0)
+    if wide * m.result.dtype.bytes > given + LARGEST_GROWTH:
+        return Refusal("wide", f"an operand of {wide} elements that repeat themselves", {"elements": wide})
     if size > given + LARGEST_GROWTH:
         return Refusal("grows", f"{size} bytes out of {given}", {"bytes": size, "given": given})
     return None
@@ -77,12 +92,19 @@ def _repeating(g: Graph) -> list[str]:
     return [g.emit("add", [rows, g.add_input("x", TensorType(DType.F32, (1, 600, 4)))])]
 
 
+def _causal_mask(g: Graph) -> list[str]:
+    ones = g.emit("expand", [g.add_constant(np.ones((), np.float32))], {"shape": (40, 40)})
+    mask = g.emit("trilu", [ones], {"upper": False})
+    return [g.emit("mul", [mask, g.add_input("x", TensorType(DType.F32, (2, 40, 40)))])]
+
+
 @rule("exact", any_node(), when=(_foldable,), cases=(
-    Case(build=_constant_pair), Case(build=_repeating), Case(build=_large_expand, fires=False),
+    Case(build=_constant_pair), Case(build=_repeating), Case(build=_causal_mask),
+    Case(build=_large_expand, fires=False),
 ))  # fmt: skip
 def fold_constants(m: Match, to: Draft) -> str | Refusal:
     """f(constants) -> constant; one that repeats itself along an axis -> expand(constant)"""
-    array = fold(m.root, [to.array(i) for i in m.root.inputs], m.result)
+    array = fold(m.root, [_expanded(m.graph, i) for i in m.root.inputs], m.result)
     if isinstance(array, Refusal):
         return array
     if array.size <= SMALL:
