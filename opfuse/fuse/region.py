@@ -49,5 +49,6 @@ class Region:
         for node in self.members(graph):
             out.insert(node)
         out.set_outputs({v: v for v in self.outputs})
+        out.structures = graph.structures
         out.placements = {v: graph.placements[v] for v in (*self.inputs, *self.outputs) if v in graph.placements}
         return out

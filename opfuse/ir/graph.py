@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -65,6 +66,8 @@ class Graph:
         self.outputs: dict[str, str] = {}  # public name -> value
         self.defaults: dict[str, np.ndarray] = {}  # inputs that may be left out (initialisers that are also inputs)
         self.placements: dict[str, Placement] = {}  # values that lie in another's bytes, once kernels are settled
+        # what `structure_of` found, shared with the graphs that are taken out of this one
+        self.structures: WeakKeyDictionary[Node, Any] = WeakKeyDictionary()
         self._producer: dict[str, str] = {}
         self._consumers: dict[str, dict[str, None]] = {}  # value -> names of the nodes that read it, in order
         self._counter = 0
@@ -236,7 +239,7 @@ class Graph:
         out = Graph(self.name)
         out.nodes, out.types, out.constants = dict(self.nodes), dict(self.types), dict(self.constants)
         out.inputs, out.outputs, out.defaults = list(self.inputs), dict(self.outputs), dict(self.defaults)
-        out.placements = dict(self.placements)
+        out.placements, out.structures = dict(self.placements), self.structures
         out._producer = dict(self._producer)
         out._consumers = {v: dict(c) for v, c in self._consumers.items()}
         out._counter = self._counter

@@ -65,6 +65,7 @@ def piece(region: Graph, names: Iterable[str]) -> Graph:
         out.insert(node)
     out.set_outputs({public: v for public, v in region.outputs.items() if v in made})
     out.placements = {v: p for v, p in region.placements.items() if v in out.types}
+    out.structures = region.structures
     return out
 
 

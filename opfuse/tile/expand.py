@@ -22,10 +22,13 @@ def expand_composites(graph: Graph) -> Graph | Refusal:
         out.add_input(i, graph.types[i])
     for name, array in graph.constants.items():
         out.add_constant(array, name)
+    out.structures = graph.structures
     renamed: dict[str, str] = {}
     for node in graph.nodes.values():
         inputs = tuple(renamed.get(i, i) if i is not None else None for i in node.inputs)
-        current = Node(node.name, node.op, inputs, node.outputs, node.attrs, node.origin or (node.name,))
+        current = node
+        if inputs != node.inputs or not node.origin:
+            current = Node(node.name, node.op, inputs, node.outputs, node.attrs, node.origin or (node.name,))
         refusal = _expand_into(out, current, renamed)
         if refusal is not None:
             return refusal

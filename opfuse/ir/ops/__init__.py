@@ -94,10 +94,15 @@ def call_of(graph: Graph, node: Node) -> Call:
 
 def structure_of(graph: Graph, node: Node) -> Structure | None:
     """The node's loops; None where it has none of its own: composites, calls that need expansion, host operators."""
-    operator, call = get(node.op), call_of(graph, node)
-    if operator.structure is None or operator.expands(call):
-        return None
-    return operator.structure(call)
+    call = call_of(graph, node)
+    types = (call.inputs, call.outputs)
+    known: tuple[object, Structure | None] | None = graph.structures.get(node)
+    if known is not None and known[0] == types:
+        return known[1]
+    operator = get(node.op)
+    found = None if operator.structure is None or operator.expands(call) else operator.structure(call)
+    graph.structures[node] = (types, found)
+    return found
 
 
 def scan_of(graph: Graph, node: Node) -> Scan | None:
