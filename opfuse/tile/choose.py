@@ -24,6 +24,7 @@ from opfuse.tile.program import (
     Loop,
     Phase,
     Program,
+    Rename,
     Statement,
     loop_axes,
     shape_axes,
@@ -39,6 +40,7 @@ TURNED_DEPTH = 64  # steps of a product whose columns are turned round: squares 
 KEY_BLOCK = 256  # most keys of a block: 128 to 512 were within 5 % of each other (8 heads of 64, one server, 2026)
 QUERY_BLOCK = 48  # fewest queries of a block that is cut for the sake of more threads: below, turning keys round costs
 SHORT_LOOP = 3  # points of a window's row that are written out
+LONG_ROW = 6  # rows of the widest register tile
 PANEL_PREFETCH_BYTES = 256 << 10  # weights beyond this are not found in L2 again
 
 
@@ -114,7 +116,7 @@ def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> S
     lanes = target.lanes()
     column = dot.out.axes[-1]
     rows = [a for a in dot.out.axes[:-1] if a in dot.a.axes or a in phase.grid]
-    row = rows[-1] if rows else None
+    row = _row(rows, dot)
     vectors = _vectors(size(column.extent), size(row.extent) if row else 1, target)
     register = _register(target, vectors, _live_tiles(phase))
     panel = register[1] * lanes
@@ -126,8 +128,11 @@ def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> S
     if column in phase.grid:
         tile[column.name] = panel
     if row is not None and row in phase.grid:
-        tile[row.name] = _row_block(size(row.extent), depth, register[0], column, phase, panel, target)
-    outer = [a for a in rows[:-1] if a in phase.grid]
+        if any(isinstance(s, Rename) for s in statements(phase.body)):
+            tile[row.name] = _recurrent_rows(size(row.extent), register[0], dot, target)
+        else:
+            tile[row.name] = _row_block(size(row.extent), depth, register[0], column, phase, panel, target)
+    outer = [a for a in rows if a in phase.grid and a != row]
     if row is not None and outer and tile.get(row.name, 0) >= size(row.extent):
         _widen(outer[-1], size(row.extent), depth, tile, phase, target)
     weights = sum(_bytes(b) for b in program.buffers if b.role == "weight")
@@ -194,9 +199,20 @@ def _row_block(
     while block > register_rows and -(-rows // block) * columns * max(1, others) < 4 * target.units:
         block = max(register_rows, -(-block // 2))
     lanes = target.lanes()
-    if column not in phase.grid and block >= 2 * lanes:  # the lanes may run along the rows: no vector is half empty
+    if column not in phase.grid and 2 * lanes <= block < rows:  # lanes may run along rows: no vector is half empty
         return min(rows, block // lanes * lanes)
     return min(rows, -(-block // register_rows) * register_rows)
+
+
+def _recurrent_rows(rows: int, register_rows: int, dot: Dot, target: Target) -> int:
+    """Rows that go through all steps of time together: every step reads all weights, so a thread has one block of rows.
+
+    The state of the block stays in L2: what a product reads of it, and what the gates make beside that.
+    """
+    each = -(-rows // target.units)
+    room = target.l2_bytes // 4 // (4 * (size(dot.over.extent) + 4 * size(dot.out.axes[-1].extent)))
+    blocks = -(-rows // max(register_rows, min(each, room)))
+    return -(-rows // blocks)
 
 
 def _widen(a: Axis, inner_rows: int, depth: int, tile: dict[str, int], phase: Phase, target: Target) -> None:
@@ -207,6 +223,12 @@ def _widen(a: Axis, inner_rows: int, depth: int, tile: dict[str, int], phase: Ph
     while n > 1 and -(-size(a.extent) // n) * others < 4 * target.units:
         n = -(-n // 2)
     tile[a.name] = n
+
+
+def _row(rows: list[Axis], dot: Dot) -> Axis | None:
+    """The row axis of register tiles: the innermost one that is long enough, or the longest."""
+    own = [a for a in reversed(rows) if not (a in dot.a.axes and a in dot.b.axes)] or rows[::-1]
+    return next((a for a in own if size(a.extent) >= LONG_ROW), max(own, key=lambda a: size(a.extent), default=None))
 
 
 def _grid_order(phase: Phase, column: Axis, row: Axis | None) -> tuple[str, ...]:
