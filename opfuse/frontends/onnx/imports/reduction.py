@@ -1,7 +1,8 @@
 """Reductions: their axes as an attribute in early versions, as an input from version 13 (ReduceSum) or 18 (the others).
 
 ReduceMean-13(x, axes=[-1])          -> reduce_mean(x, axes=(2,), keepdims=True)
-ReduceSum-13(x, [])                  -> over all axes; with noop_with_empty_axes, identity
+ReduceSum-13(x, [])                  -> over all axes; with noop_with_empty_axes, over none: identity, or what the
+                                        operator makes of one element (ReduceSumSquare: x * x)
 GlobalAveragePool(x [N, C, H, W])    -> reduce_mean(x, axes=(2, 3), keepdims=True)
 """
 
@@ -25,13 +26,15 @@ _INPUT_VERSIONS = {"ReduceSum": (13,), "ReduceMax": (18, 20), "ReduceMin": (18, 
 
 def _reduce(call: Call, ir: str, axes: tuple[int, ...] | None) -> str:
     """Over the given axes, all of them where there are none."""
+    rank = call.rank(call.input(0))
+    return _reduce_resolved(call, ir, call.axes(axes, rank) if axes else tuple(range(rank)))
+
+
+def _reduce_resolved(call: Call, ir: str, axes: tuple[int, ...]) -> str:
     x = call.input(0)
-    rank = call.rank(x)
-    keepdims = bool(call.int_attribute("keepdims", 1))
-    resolved = call.axes(axes, rank) if axes else tuple(range(rank))
-    if not resolved and ir not in _NOT_COPIES:
+    if not axes and ir not in _NOT_COPIES:
         return call.emit("identity", [x])
-    return call.emit(ir, [x], axes=resolved, keepdims=keepdims)
+    return call.emit(ir, [x], axes=axes, keepdims=bool(call.int_attribute("keepdims", 1)))
 
 
 _NOT_COPIES = ("reduce_l1", "reduce_l2", "reduce_sum_square")  # of one element they are |x|, |x| and x*x
@@ -44,7 +47,7 @@ def reduce_attribute(call: Call, ir: str) -> str:
 def reduce_input(call: Call, ir: str) -> str:
     axes = call.integers(1) if call.has(1) else ()
     if not axes and call.int_attribute("noop_with_empty_axes", 0):
-        return call.emit("identity", [call.input(0)])
+        return _reduce_resolved(call, ir, ())
     return _reduce(call, ir, axes)
 
 
