@@ -51,6 +51,7 @@ def operators() -> Mapping[str, Operator]:
         recurrent_steps,
         reduction,
         resampling,
+        running,
         scatter,
         trigonometric,
         window,
@@ -58,7 +59,8 @@ def operators() -> Mapping[str, Operator]:
 
     table: dict[str, Operator] = {}
     for family in (elementwise, trigonometric, bits, narrow, activation, reduction, contraction, window, movement,
-                   indexing, scatter, normalisation, quantisation, recurrent, recurrent_steps, resampling):  # fmt: skip
+                   indexing, scatter, normalisation, quantisation, recurrent, recurrent_steps, resampling,
+                   running):  # fmt: skip
         for operator in family.OPERATORS:
             if operator.name in table:
                 raise ValueError(f"operator {operator.name!r} is defined twice")

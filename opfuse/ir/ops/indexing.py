@@ -2,9 +2,9 @@
 
     gather(x, indices; axis)   gather_elements(x, indices; axis)   gather_nd   one_hot(indices, values; depth, axis)
     dims(values) -> i64 vector   fill(shape, value, dtype)   iota(extent, dtype)   trilu(x; k, upper)
-    cumsum cumprod non_zero
+    non_zero
 
-cumsum, cumprod and non_zero run on the host for now.
+non_zero runs on the host for now.
 
 Indices may be negative: they count from the end, and a structure's `Gathered` term means the index *after* that
 wrapping. The oracle raises IndexError, with the guilty index, for one that lies outside.
@@ -13,7 +13,6 @@ wrapping. The oracle raises IndexError, with the guilty index, for one that lies
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from opfuse.ir.dims import Dim, dims_text, symbol
 from opfuse.ir.index import Gathered, Index
 from opfuse.ir.ops.broadcast import kind_of, normal_axis, output_axes, require_kind
 from opfuse.ir.ops.definition import REQUIRED, Call, Kind, Operator, OperatorError, Sample
-from opfuse.ir.ops.pointwise import array_oracle
 from opfuse.ir.scalar import Operand, Position, Scalar, apply, cast, const, extent
 from opfuse.ir.structure import Access, Structure
 from opfuse.ir.types import DType, TensorType
@@ -275,7 +273,7 @@ _MADE = (
 )
 
 
-# ---- triangles, running sums, positions ------------------------------------------------------------------------------
+# ---- triangles, positions ------------------------------------------------------------------------------
 def _infer_trilu(call: Call) -> TensorType:
     if call.type(0).rank < 2:
         raise OperatorError(f"input of rank {call.type(0).rank} is no matrix")
@@ -296,23 +294,6 @@ def _trilu_oracle(attrs: Mapping[str, Any], arrays: Sequence[Any]) -> np.ndarray
     return np.where(~mask if attrs["upper"] else mask, x, np.zeros((), x.dtype))
 
 
-def _infer_cumulative(call: Call) -> TensorType:
-    require_kind(call.type(0), "fi", "the input")
-    normal_axis(call["axis"], call.type(0).rank)
-    return call.type(0)
-
-
-def _cumulative_array(first: int, attrs: Mapping[str, Any], x: Any) -> Any:
-    """Running sums (from 0) or products (from 1)."""
-    axis = attrs["axis"]
-    x = np.flip(x, axis) if attrs["reverse"] else x
-    y = (np.cumsum if first == 0 else np.cumprod)(x, axis=axis, dtype=x.dtype)
-    if attrs["exclusive"]:
-        start = np.full_like(np.take(x, range(min(1, x.shape[axis])), axis), first)
-        y = np.concatenate([start, np.take(y, range(x.shape[axis] - 1), axis)], axis)
-    return np.flip(y, axis) if attrs["reverse"] else y
-
-
 _LAST = (
     Operator(
         "trilu",
@@ -329,23 +310,6 @@ _LAST = (
             Sample((np.arange(9).reshape(3, 3),), {"k": 1}),
             Sample((np.full((2, 2), np.nan, np.float32),), {"k": 1, "upper": True}),
         ),
-    ),
-    *(
-        Operator(
-            name,
-            Kind.HOST,
-            ("x",),
-            _infer_cumulative,
-            array_oracle(partial(_cumulative_array, first)),
-            {"axis": REQUIRED, "exclusive": False, "reverse": False},
-            flops=lambda call: call.type(0).elements,
-            samples=(
-                Sample(((2, 5),), {"axis": 1}),
-                Sample((np.array([1, 2, 3]),), {"axis": 0, "exclusive": True}),
-                Sample((np.array([[1, 2, 3], [4, 5, 6]], np.int32),), {"axis": 0, "reverse": True, "exclusive": True}),
-            ),
-        )
-        for name, first in (("cumsum", 0), ("cumprod", 1))
     ),
     Operator(
         # The count of columns is known at run time only; the symbol stands for it and is never bound.
