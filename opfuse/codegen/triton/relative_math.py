@@ -8,6 +8,7 @@ it is small is computed from the bits of the number instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from opfuse.codegen.polynomials import (
@@ -23,6 +24,8 @@ from opfuse.codegen.polynomials import (
     TAIL_F32,
     TAIL_F64,
 )
+
+LOG2_E_F32 = (1.4426950216293335, 1.92596298909109e-08)
 
 
 def _horner(coefficients: Sequence[float], x: str, name: str = "p") -> str:
@@ -71,6 +74,16 @@ def normcdf_{suffix}(x):
 
 
 PRELUDE: dict[str, str] = {
+    # 2^t of the rounded t = x log2 e, times what the rounding has left out: Triton's own exp is off by |x| ulp.
+    "exp_f32": f"""
+@triton.jit
+def exp_f32(x):
+    t = x * {LOG2_E_F32[0]!r}
+    rest = tl.fma(x, {LOG2_E_F32[0]!r}, t * -1.0)
+    rest = tl.fma(x, {LOG2_E_F32[1]!r}, rest)
+    e = tl.exp2(t)
+    return tl.where((t < 128.0) & (t > -256.0), tl.fma(e * rest, {math.log(2)!r}, e), e)
+""",
     "exp_of_sum_f32": _exp_of_sum("f32", -105.0, 89.0, (LN2_HIGH_F32, LN2_LOW_F32), 32, 127, 23, EXP_F32),
     "exp_of_sum_f64": _exp_of_sum("f64", -746.0, 710.0, (LN2_HIGH_F64, LN2_LOW_F64), 64, 1023, 52, EXP_F64),
     "expm1_f32": f"""
@@ -121,11 +134,22 @@ def log1p_f64(x):
     made = tl.where(u == float("inf"), u, tl.where(u == 0.0, float("-inf"), made))
     return tl.where(x == 0.0, x, made)
 """,
-    "logistic": """
+    "logistic_f32": """
 @triton.jit
-def logistic(x):
+def logistic_f32(x):
+    e = exp_f32(tl.abs(x) * -1.0)
+    return tl.where(x < 0.0, e, 1.0) / (1.0 + e)
+""",
+    "logistic_f64": """
+@triton.jit
+def logistic_f64(x):
     e = tl.exp(tl.abs(x) * -1.0)
     return tl.where(x < 0.0, e, 1.0) / (1.0 + e)
+""",
+    "rsqrt_f32": """
+@triton.jit
+def rsqrt_f32(x):
+    return tl.div_rn(1.0, tl.sqrt_rn(x))
 """,
     "normcdf_f32": _normcdf("f32", 14.5, 32, 12, TAIL_F32),
     "normcdf_f64": _normcdf("f64", 39.0, 64, 27, TAIL_F64),

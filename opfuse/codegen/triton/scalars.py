@@ -21,7 +21,7 @@ from opfuse.codegen.triton.expressions import (
 from opfuse.ir.scalar import Apply, Const, Position, Scalar, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
-from opfuse.tile.program import Tile
+from opfuse.tile.program import Dot, Tile, statements
 
 Range = tuple[int, int]
 Shaped = Callable[[Tile, Sequence[Axis]], str]
@@ -32,6 +32,7 @@ SMALL_POWERS = {1.0: "{0}", 2.0: "({0} * {0})", 3.0: "({0} * {0} * {0})"}
 class ScalarText:
     def __init__(self, places: Places, shaped: Shaped) -> None:
         self.places, self.shaped = places, shaped
+        self.fast = any(isinstance(s, Dot) for s in statements(places.blocks.phase.body))
 
     def reach(self, x: Scalar) -> set[str]:
         """Names of the axes along which the printed expression has a dimension."""
@@ -76,7 +77,7 @@ class ScalarText:
         bare = (x.function in INFIX or x.function in ("select", "max", "min")) and dtype is not DType.BF16
         loose = bare and not all(isinstance(a, Const) for a in values)
         parts = [self.text(a, dims) if loose and isinstance(a, Const) else self.tensor(a, dims) for a in x.args]
-        return apply_text(x.function, parts, dtype)
+        return apply_text(x.function, parts, dtype, self.fast)
 
     def tensor(self, x: Scalar, dims: Sequence[Axis]) -> str:
         """The expression as a tensor, also where it is a number."""
