@@ -47,7 +47,7 @@ class Region:
             else:
                 out.add_input(i, graph.types[i])
         for node in self.members(graph):
-            out.insert(node)
+            out.take(node, graph.types)
         out.set_outputs({v: v for v in self.outputs})
         out.structures = graph.structures
         out.placements = {v: graph.placements[v] for v in (*self.inputs, *self.outputs) if v in graph.placements}

@@ -114,6 +114,11 @@ class Graph:
         self._link(node, infer(node, self.types))
         return node
 
+    def take(self, node: Node, types: Mapping[str, TensorType]) -> Node:
+        """Append a node of another graph, whose output types stand in that graph's."""
+        self._link(node, [types[v] for v in node.outputs])
+        return node
+
     def set_outputs(self, outputs: Mapping[str, str]) -> None:
         self.outputs = dict(outputs)
 

@@ -62,7 +62,7 @@ def piece(region: Graph, names: Iterable[str]) -> Graph:
         else:
             out.add_input(value, region.types[value])
     for node in nodes:
-        out.insert(node)
+        out.take(node, region.types)
     out.set_outputs({public: v for public, v in region.outputs.items() if v in made})
     out.placements = {v: p for v, p in region.placements.items() if v in out.types}
     out.structures = region.structures

@@ -9,10 +9,12 @@ addition. Nodes keep the origin of the node that they come from.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.ops import call_of, get, infer
+from opfuse.ir.types import TensorType
 
 
 def expand_composites(graph: Graph) -> Graph | Refusal:
@@ -29,7 +31,7 @@ def expand_composites(graph: Graph) -> Graph | Refusal:
         current = node
         if inputs != node.inputs or not node.origin:
             current = Node(node.name, node.op, inputs, node.outputs, node.attrs, node.origin or (node.name,))
-        refusal = _expand_into(out, current, renamed)
+        refusal = _expand_into(out, current, renamed, graph.types)
         if refusal is not None:
             return refusal
     out.set_outputs({public: renamed.get(v, v) for public, v in graph.outputs.items()})
@@ -43,17 +45,22 @@ def _last_number(graph: Graph) -> int:
     return max((int(n[1]) for name in names if (n := re.search(r"_([0-9]{1,15})$", name))), default=0)
 
 
-def _expand_into(out: Graph, node: Node, renamed: dict[str, str]) -> Refusal | None:
-    """Insert a structured node, or the expansion of a composite (and of composites inside it)."""
+def _expand_into(
+    out: Graph, node: Node, renamed: dict[str, str], known: Mapping[str, TensorType] | None = None
+) -> Refusal | None:
+    """Insert a structured node, or the expansion of a composite (and of composites inside it).
+
+    `known`: types of the node's outputs, where they are.
+    """
     operator = get(node.op)
-    scratch = _call_graph(out, node)
+    scratch = _call_graph(out, node, known)
     call = call_of(scratch, node)
     if not operator.expands(call):
         if operator.structure is None and operator.scan is None:
             return Refusal(
                 "no-structure", f"{node.op} has no loops of its own: only the host can run it", {"op": node.op}
             )
-        out.insert(node)
+        out.take(node, scratch.types)
         return None
     assert operator.expand is not None
     before = set(out.nodes)
@@ -87,11 +94,12 @@ def _expand_again(out: Graph, fresh: list[Node], renamed: dict[str, str]) -> Ref
     return None
 
 
-def _call_graph(out: Graph, node: Node) -> Graph:
+def _call_graph(out: Graph, node: Node, known: Mapping[str, TensorType] | None = None) -> Graph:
     """A graph that knows the node's types without holding it among the nodes of `out`."""
     scratch = Graph("call")
     for i in node.reads:
         scratch.types[i] = out.types[i]
-    for value, type_ in zip(node.outputs, infer(node, out.types), strict=True):
+    types = infer(node, out.types) if known is None else [known[v] for v in node.outputs]
+    for value, type_ in zip(node.outputs, types, strict=True):
         scratch.types[value] = type_
     return scratch

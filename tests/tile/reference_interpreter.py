@@ -39,7 +39,7 @@ from opfuse.tile.program import (
     shape_axes,
     whole_axes,
 )
-from tests.scalar_reference import REFERENCE
+from tests.scalar_reference import REFERENCE, reinterpret
 
 Array = Any  # np.ndarray of any element type: NumPy's own annotations say no more here
 Arrays = Mapping[str, Array]
@@ -211,6 +211,8 @@ class _PhaseRun:
                 return self.spread(tiles[x.name], x.axes, axes)
             case Position(name, dtype):
                 return self.position(name, axes, at).astype(_wide(dtype))
+            case Apply("bits", (arg,), dtype):
+                return reinterpret(self.value(arg, axes, at, tiles), arg.dtype.numpy, dtype.numpy)
             case Apply(function, args, dtype):
                 return evaluate(function, [self.value(a, axes, at, tiles) for a in args], dtype)
         raise TypeError(f"no value for {x}")
