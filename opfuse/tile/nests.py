@@ -173,6 +173,14 @@ class Nests(Values):
             node = self.graph.producer(node.inputs[structure.reads[0].operand] or "")
         return False
 
+    def light(self, value: str | None) -> bool:
+        """Made in the region element by element, without a sum: as of queries and keys that are scaled."""
+        node = self.graph.producer(value) if value is not None else None
+        if node is None:
+            return True
+        structure = structure_of(self.graph, node)
+        return structure is not None and not structure.reduce_axes and all(self.light(i) for i in node.reads)
+
     def dot_axis(self, s: Structure, here: Mapping[str, Index], kept: list[Axis]) -> Axis | None:
         """The axis of a matrix product: summed, plain in both operands, with columns of its own on the second."""
         summed = {a.name for a in kept}
@@ -208,8 +216,9 @@ class Nests(Values):
         if shared.name not in self.depends[a_tile.name] | self.depends[b_tile.name]:  # both are broadcast along it
             b_tile = self.map("b", b_tile, frozenset((shared.name,)))
         names = (self.depends[a_tile.name] | self.depends[b_tile.name]) & used - {shared.name}
+        shallow = self.shallow(node, s, k)
         for t, r in ((a_tile, s.reads[0]), (b_tile, s.reads[1])):
-            if self.computed(node.inputs[r.operand]):
+            if self.computed(node.inputs[r.operand]) and not (shallow and self.light(node.inputs[r.operand])):
                 # columns that the operand does not depend on must stand in one tile, or it is made again for each
                 self.whole |= names - {x.name for x in t.axes} - self.points
         zero = self.map("z", const(0, a_tile.dtype), names)

@@ -22,7 +22,7 @@ from opfuse.ir.scalar import Apply, Operand, Scalar, apply, cast, const
 from opfuse.ir.structure import Axis, Structure
 from opfuse.tile.nests import MOST_DEPTH, Nests
 from opfuse.tile.program import Carry, Dot, Loop, Map, Reduce, Tile
-from opfuse.tile.softmax_product import KEYS, KEYS_INDEX, Place, Search, SoftmaxProduct, Step
+from opfuse.tile.softmax_product import KEYS, KEYS_INDEX, Place, Search, SoftmaxProduct, Step, ZeroRows
 
 
 def may_hold_softmax_product(graph: Graph) -> bool:
@@ -114,14 +114,19 @@ class OnlineNests(Nests):
         carries = (Carry(top, low, top1), Carry(total, zero, total1), Carry(acc, const(0, acc.dtype), acc1))
         body = tuple(self.scopes.pop().statements)
         self.emit(Loop(keys, carries, body), names)
-        return self.quotient(acc, total, product.guarded)
+        return self.quotient(acc, total, product.zeros)
 
-    def quotient(self, acc: Tile, total: Tile, guarded: bool) -> Tile:
-        """o / l; 0 / 0 where all scores were -inf."""
+    def quotient(self, acc: Tile, total: Tile, zeros: tuple[ZeroRows, ...]) -> Tile:
+        """o / l, which is 0 / 0 where all scores were -inf; 0 in rows whose weights are exchanged for zeros."""
         y: Scalar = apply("div", acc, cast(total, acc.dtype))
-        if guarded:
-            no_row = apply("or", apply("eq", total, const(0, total.dtype)), apply("isnan", total))
-            y = apply("select", no_row, const(0, acc.dtype), y)
+        for rows in zeros:
+            zero: Scalar
+            if rows.condition is None:
+                zero = apply("or", apply("eq", total, const(0, total.dtype)), apply("isnan", total))
+            else:
+                given = self.operand(rows.point.node, rows.point.structure, rows.condition, rows.point.here)
+                zero = given if rows.value else apply("not", given)
+            y = apply("select", zero, const(0, acc.dtype), y)
         return self.map("y", y)
 
     def factor(self, step: Step, keys: Axis) -> Scalar | None:

@@ -5,7 +5,7 @@
     Search(graph, extents).product_of(place of the first operand, side=0)    -> SoftmaxProduct or a Refusal
 
 Between the division and the product may stand casts, factors that do not come from the softmax, and zeros in place of
-NaN. Index maps are composed on the way; the axis that is summed over is called `KEYS` in them.
+whole rows or of NaN. Index maps are composed on the way; the axis that is summed over is called `KEYS` in them.
 """
 
 from __future__ import annotations
@@ -52,11 +52,20 @@ class Step:
 
 
 @dataclass(frozen=True)
+class ZeroRows:
+    """Rows of which the weights are exchanged for zeros: where operand `condition` of a selection has this `value`."""
+
+    point: Point
+    condition: int | None  # None: where the weights are NaN
+    value: bool = True
+
+
+@dataclass(frozen=True)
 class SoftmaxProduct:
     scores: Place
     side: int  # which operand of the product comes from the softmax
     steps: tuple[Step, ...]  # from the division down to the product
-    guarded: bool  # zeros stand for a row of NaN
+    zeros: tuple[ZeroRows, ...]  # in the same order
     inner: frozenset[str]  # values that the online form never makes
 
 
@@ -67,7 +76,8 @@ class Search:
     def product_of(self, start: Place, side: int) -> SoftmaxProduct | Refusal:
         """The softmax behind one operand of a product that sums over KEYS."""
         steps: list[Step] = []
-        guarded, inner = False, set()
+        zeros: list[ZeroRows] = []
+        inner: set[str] = set()
         at = start
         while True:
             inner.add(self.source(at).value)
@@ -78,7 +88,7 @@ class Search:
                 case Apply("div", (Operand(a), Operand(b)), _) if not point.structure.reduce_axes:
                     scores = self.scores(self.read(point, a), self.read(point, b), inner)
                     if not isinstance(scores, Refusal):
-                        return SoftmaxProduct(scores, side, tuple(reversed(steps)), guarded, frozenset(inner))
+                        return SoftmaxProduct(scores, side, tuple(steps[::-1]), tuple(zeros[::-1]), frozenset(inner))
                     if scores.code != "no-softmax" or KEYS in self.axes_of(self.read(point, b)):
                         return scores
                     k = a
@@ -86,11 +96,12 @@ class Search:
                     k = a if self.leads_to_division(self.read(point, a)) else b
                 case Apply("cast", (Operand(a, given),), to) if given.is_float and to.is_float:
                     k = a
-                case Apply("select", (Operand(c), Operand(a), Operand(b)), _):
-                    refusal = self.no_guard(point, c, a, b)
-                    if refusal is not None:
-                        return refusal
-                    guarded, at = True, self.read(point, b)
+                case Apply("select", (Operand(), Operand(), Operand()), _):
+                    rows = self.zero_rows(point)
+                    if isinstance(rows, Refusal):
+                        return rows
+                    zeros.append(rows)
+                    at = self.read(point, _kept(rows))
                     continue
                 case _:
                     return _refused("no-softmax", "reads no softmax along its own axis", point.node)
@@ -140,19 +151,22 @@ class Search:
             return _refused("other-row", f"takes the {combine} of another row than the product sums over", point.node)
         return None
 
-    def no_guard(self, point: Point, c: int, a: int, b: int) -> Refusal | None:
-        """Why a selection is more than zeros in place of NaN; None where it is just that."""
-        text = "chooses between the softmax and something else than 0 where it is NaN"
-        condition = self.point(self.read(point, c))
-        same = False
-        if isinstance(condition, Point):
-            match condition.structure.body:
-                case Apply("isnan", (Operand(k),), _):
-                    same = self.source(self.read(condition, k)) == self.source(self.read(point, b))
-        zero = self.graph.constants.get(self.source(self.read(point, a)).value)
-        if not same or zero is None or zero.any():
-            return _refused("softmax-selected", text, point.node)
-        return None
+    def zero_rows(self, point: Point) -> ZeroRows | Refusal:
+        """What a selection does, if that is no more than zeros for whole rows, or for NaN."""
+        c, *chosen = (x.index for x in _selected(point))
+        for value, k in zip((True, False), chosen, strict=True):
+            zero = self.graph.constants.get(self.source(self.read(point, k)).value)
+            if zero is None or zero.any():
+                continue
+            if KEYS not in self.axes_of(self.read(point, c)):
+                return ZeroRows(point, c, value)
+            condition = self.point(self.read(point, c))
+            if value and isinstance(condition, Point):
+                match condition.structure.body:
+                    case Apply("isnan", (Operand(x),), _):
+                        if self.source(self.read(condition, x)) == self.source(self.read(point, chosen[1])):
+                            return ZeroRows(point, None)
+        return _refused("softmax-selected", "exchanges weights of the softmax one by one", point.node)
 
     def leads_to_division(self, place: Place) -> bool:
         """Does the factor come from a division along KEYS, through what may stand between?"""
@@ -162,9 +176,9 @@ class Search:
         match point.structure.body:
             case Apply("div", _, _):
                 return True
-            case Apply("cast", (Operand(a),), _) | Apply("select", (_, _, Operand(a)), _):
+            case Apply("cast", (Operand(a),), _):
                 return self.leads_to_division(self.read(point, a))
-            case Apply("mul", (Operand(a), Operand(b)), _):
+            case Apply("mul", (Operand(a), Operand(b)), _) | Apply("select", (_, Operand(a), Operand(b)), _):
                 return any(self.leads_to_division(self.read(point, k)) for k in (a, b))
             case _:
                 return False
@@ -218,8 +232,18 @@ def _plain(s: Structure) -> bool:
     return isinstance(s.body, Operand) and s.finish is None
 
 
+def _selected(point: Point) -> tuple[Operand, ...]:
+    assert isinstance(point.structure.body, Apply)
+    return tuple(x for x in point.structure.body.args if isinstance(x, Operand))
+
+
+def _kept(rows: ZeroRows) -> int:
+    """The operand of a selection that is not the zeros."""
+    return _selected(rows.point)[2 if rows.value else 1].index
+
+
 def _refused(code: str, text: str, node: Node) -> Refusal:
     return Refusal(code, f"{node.op} {text}", {"node": user_name(node)})
 
 
-__all__ = ["KEYS", "Place", "Point", "Search", "SoftmaxProduct", "Step"]
+__all__ = ["KEYS", "Place", "Point", "Search", "SoftmaxProduct", "Step", "ZeroRows"]

@@ -187,6 +187,20 @@ def zeros_for_nan(b: Builder) -> tuple[Graph, Feeds]:
     return b.done(b.g.emit("matmul", [p, v]))
 
 
+def zero_rows(b: Builder) -> tuple[Graph, Feeds]:
+    """As ONNX's Attention has it: rows of an added mask that are -inf alone have weights of 0; and some others too."""
+    z = b.z
+    q, k, v = b.inputs()
+    mask = np.where(b.rng.random((z.queries, z.keys)) < 0.5, -INF, 0.0).astype(z.dtype.numpy)
+    mask[::3] = -INF
+    m = b.given("mask", mask)
+    p = b.weights(b.g.emit("add", [b.scores(q, k), m]))
+    top = b.g.emit("reduce_max", [m], {"axes": (1,), "keepdims": True})
+    p = b.g.emit("where", [b.g.emit("equal", [top, b.number(-INF)]), b.number(0), p])
+    kept = b.given("kept", np.arange(z.queries).reshape(-1, 1) % 4 != 1)
+    return b.done(b.g.emit("matmul", [b.g.emit("where", [kept, p, b.number(0)]), v]))
+
+
 def factors(b: Builder) -> tuple[Graph, Feeds]:
     """The weights multiplied by a mask of their own, and divided by a number."""
     z = b.z
@@ -218,7 +232,7 @@ MASKS: Mapping[str, Callable[[Builder, str], str]] = {
     for f in (nothing, additive, padding, lowest, chosen, causal, late, spikes, falling, special, logarithm)
 }
 SHAPES: Mapping[str, Callable[[Builder], tuple[Graph, Feeds]]] = {
-    f.__name__: f for f in (grouped_heads, projected, zeros_for_nan, factors, turned, gated)
+    f.__name__: f for f in (grouped_heads, projected, zeros_for_nan, zero_rows, factors, turned, gated)
 }
 
 

@@ -20,14 +20,14 @@ from opfuse.codegen.llvm.layout import contiguity
 from opfuse.codegen.llvm.passes import Keep, Pass, keeps
 from opfuse.ir.index import AxisTerm
 from opfuse.ir.structure import Axis
-from opfuse.tile.program import Load, Map, Store, operands
+from opfuse.tile.program import Load, Map, Store, Tile, operands
 
 
 @dataclass(frozen=True)
 class Turn:
     """A pass that reads memory, or writes it, along `row`, and everything else along `lane`."""
 
-    sinks: tuple[Load | Store, ...]
+    sinks: tuple[Keep | Store, ...]
     row: Axis
     lane: Axis
 
@@ -35,23 +35,27 @@ class Turn:
 class Turning(Borders):
     def turn_of(self, p: Pass) -> Turn | None:
         """The turn that a pass is; None where it is more than that, or of a size known only at run time."""
-        found: list[Load | Store] = []
-        for s in p.sinks:
-            made = s if isinstance(s, Store) else self.plan.definitions[s.tile.name]
-            plain = isinstance(s, Store) or isinstance(s, Keep) and keeps(s)
-            if not plain or not isinstance(made, (Load, Store)) or not _is_words(made):
-                return None
-            found.append(made)
-        stores = sum(isinstance(s, Store) for s in found)
-        if p.lane is None or p.dotted or stores and len(found) > 1:
+        sinks = tuple(s for s in p.sinks if isinstance(s, Store) or isinstance(s, Keep) and keeps(s))
+        words = all(s.tile.dtype.bytes == 4 for s in sinks)
+        if p.lane is None or p.dotted or len(sinks) != len(p.sinks) or not words or not self._is_long(p.lane):
             return None
-        if not self._is_long(p.lane):
+        rows = [r for r in reversed(p.rows) if self._is_long(r)]
+        if len(sinks) == 1 and isinstance(sinks[0], Store):
+            return self._turned_store(sinks[0], rows, p.lane)
+        if any(isinstance(s, Store) for s in sinks):
             return None
-        for row in [r for r in reversed(p.rows) if self._is_long(r)]:
-            if all(self._runs_along(row, p.lane, s) for s in found):
-                return Turn(tuple(found), row, p.lane)
-            if stores and self._made_along(row, p.lane, found[0]):
-                return Turn(tuple(found), p.lane, row)
+        found = [r for r in rows if all(self._made_along(r, p.lane, s.tile) for s in sinks)]
+        return Turn(sinks, found[0], p.lane) if found else None
+
+    def _turned_store(self, store: Store, rows: list[Axis], lane: Axis) -> Turn | None:
+        """Memory is written along a row, or what is written was read along one."""
+        if store.buffer.dtype is not store.tile.dtype:
+            return None
+        for row in rows:
+            if self._runs_along(row, lane, store):
+                return Turn((store,), row, lane)
+            if self._runs_along(lane, row, store) and self._made_along(row, lane, store.tile):
+                return Turn((store,), lane, row)
         return None
 
     def _is_long(self, axis: Axis) -> bool:
@@ -66,23 +70,23 @@ class Turning(Borders):
             and s.buffer.name not in self.schedule.pack
         )  # fmt: skip
 
-    def _made_along(self, row: Axis, lane: Axis, store: Load | Store) -> bool:
-        """Is all that is stored along the lanes made of loads that run along the row, and of what is one for both?"""
-        todo, loads = [store.tile] if isinstance(store, Store) else [], 0
+    def _made_along(self, row: Axis, lane: Axis, tile: Tile) -> bool:
+        """Is a tile made of loads that run along the row, and of what is one for row and lane?"""
+        todo, loads = [tile], 0
         while todo:
             t = todo.pop()
             made = self.plan.definitions[t.name]
             if lane not in t.axes and row not in t.axes:
                 continue
-            if t.name in self.plan.scratch or not isinstance(made, (Load, Map)):
+            if t.name in self.plan.scratch and t != tile or not isinstance(made, (Load, Map)):
                 return False
             if isinstance(made, Load):
                 loads += 1
-                if not (_is_words(made) and self._runs_along(row, lane, made)):
+                if made.pad is not None or not self._runs_along(row, lane, made):
                     return False
             else:
                 todo += operands(made.value)
-        return loads > 0 and self._runs_along(lane, row, store)
+        return loads > 0
 
     def run_turn(self, turn: Turn, p: Pass) -> None:
         self._around([a for a in p.rows if a not in (turn.row, turn.lane)], turn)
@@ -108,8 +112,8 @@ class Turning(Borders):
         def square(j: Integer, width: int, height: int) -> None:
             self.relative[turn.lane.name] = j
             for s in turn.sinks:
-                if isinstance(s, Load):
-                    self._read_square(s, turn, width, height)
+                if isinstance(s, Keep):
+                    self._read_square(s.tile, turn, width, height)
                 else:
                     self._write_square(s, turn, width, height)
 
@@ -133,14 +137,13 @@ class Turning(Borders):
         if size > full:
             self.e.loop(full, full + 1, 1, [], stretch(size - full))
 
-    def _read_square(self, load: Load, turn: Turn, width: int, height: int) -> None:
+    def _read_square(self, tile: Tile, turn: Turn, width: int, height: int) -> None:
         """`width` vectors of `height` elements from memory, `height` vectors of `width` elements to scratch."""
-        self.at = RegisterTile(None, turn.row, 1, 1, None, False)
-        mask = self.v.lanes_below(height)
-        given = [self.read(load, {turn.lane.name: k}, mask) for k in range(width)]
+        self.at = RegisterTile(turn.lane, turn.row, width, 1, self.v.lanes_below(height), True)
+        given = [self.value(tile, k, 0) for k in range(width)]
         self.at = RegisterTile(None, turn.lane, 1, 1, None, False)
         for k, v in enumerate(self.exchanged(given)[:height]):
-            self.write_local(load.out, v, {turn.row.name: k})
+            self.write_local(tile, v, {turn.row.name: k})
 
     def _write_square(self, store: Store, turn: Turn, width: int, height: int) -> None:
         """`height` vectors of `width` elements made, `width` vectors of `height` elements to memory."""
@@ -168,9 +171,3 @@ class Turning(Borders):
     def _shuffled(self, a: Value, b: Value, order: list[int]) -> Value:
         picks = ", ".join(f"i32 {k}" for k in order)
         return self.e.value(f"shufflevector {a}, {b}, <{len(order)} x i32> <{picks}>", a.dtype, a.lanes)
-
-
-def _is_words(s: Load | Store) -> bool:
-    """Four bytes an element, in memory and in registers."""
-    tile = s.out if isinstance(s, Load) else s.tile
-    return s.buffer.dtype is tile.dtype and tile.dtype.bytes == 4 and (isinstance(s, Store) or s.pad is None)
