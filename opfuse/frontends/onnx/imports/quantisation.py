@@ -2,6 +2,7 @@
 
 QuantizeLinear-13(x, s [C], z [C], axis=1)      -> quantize_linear(x, s, z; axis=1)
 MatMulInteger(a u8, b i8, za, zb)               -> matmul(cast(a) - cast(za), cast(b) - cast(zb)), all int32
+MatMulInteger(a u8, constant b, za, zb)         -> int32(matmul(float(a) - float(za), constant floats)) in exact parts
 QLinearMatMul(a, sa, za, b, sb, zb, sy, zy)     -> quantize_linear(float(the same product) * (sa * sb / sy), 1, zy)
 QLinearConv(..., bias)                          -> the same of a convolution, the bias added to its int32 sums
 DynamicQuantizeLSTM(x, w i8, r i8, ...)         -> lstm(x, float weights, ...)
@@ -11,14 +12,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from opfuse.frontends.onnx.call import Call, InvalidNode
 from opfuse.frontends.onnx.imports.definition import MICROSOFT, Import
 from opfuse.frontends.onnx.imports.recurrent import recurrence
 from opfuse.frontends.onnx.imports.window import convolution
 from opfuse.frontends.onnx.types import ElementTypeError, element_type
+from opfuse.ir.ops.quantisation import integer_range
 from opfuse.ir.ops.recurrent import LSTM
 from opfuse.ir.types import DType
 
+EXACT = 1 << 24  # below it float32 holds every whole number
+MOST_PARTS = 8  # products that one is parted into so that each is exact
 _VERSIONS = (10, 13, 19, 21, 23, 24, 25, 28)
 
 
@@ -69,9 +75,11 @@ def dequantize_linear(call: Call) -> str:
 
 
 # ---- integer products ------------------------------------------------------------------------------------------------
-def _centred(call: Call, value: str, zero: str | None, axis: int | None = None) -> str:
-    """The numbers of int32 that quantised ones stand for; a zero point of rank 1 counts along `axis`."""
-    whole = call.cast(value, DType.I32)
+def _centred(
+    call: Call, value: str, zero: str | None, axis: int | None = None, dtype: DType = DType.I32
+) -> str:  # fmt: skip
+    """The whole numbers that quantised ones stand for; a zero point of rank 1 counts along `axis`."""
+    whole = call.cast(value, dtype)
     if zero is None:
         return whole
     if call.dtype(zero) is not call.dtype(value):
@@ -79,7 +87,7 @@ def _centred(call: Call, value: str, zero: str | None, axis: int | None = None) 
     array = call.contents.array(zero)
     if array is not None and not array.any():
         return whole
-    return call.emit("sub", [whole, call.cast(_along(call, zero, axis, call.rank(value)), DType.I32)])
+    return call.emit("sub", [whole, call.cast(_along(call, zero, axis, call.rank(value)), dtype)])
 
 
 def _along(call: Call, parameter: str, axis: int | None, rank: int) -> str:
@@ -92,10 +100,92 @@ def _along(call: Call, parameter: str, axis: int | None, rank: int) -> str:
     return parameter
 
 
+def _known(call: Call, weight: str, zero: str | None, axis: int) -> np.ndarray | None:
+    """The int32 numbers of a weight, where it and its zero point are constants."""
+    array, shift = call.contents.array(weight), call.contents.array(zero) if zero is not None else np.zeros(())
+    if array is None or shift is None:
+        return None
+    if shift.ndim == 1 and shift.size > 1:
+        shift = shift.reshape(tuple(-1 if k == axis else 1 for k in range(array.ndim)))
+    return np.asarray(array.astype(np.int32) - (shift.reshape(()) if shift.size == 1 else shift).astype(np.int32))
+
+
+def _largest(call: Call, value: str, zero: str | None) -> int:
+    """The largest distance of a quantised number from its zero point."""
+    low, high = integer_range(call.dtype(value))
+    known = call.contents.array(zero) if zero is not None else np.zeros((), np.int64)
+    if known is None or not known.size:
+        return high - low
+    return max(int(known.max()) - low, high - int(known.min()))
+
+
+def exact_parts(sizes: np.ndarray, largest: int) -> list[tuple[int, int]]:
+    """Runs of rows of [terms, results] whose sums of products float32 holds exactly, whatever their order.
+
+    `sizes` are the weights' absolute values, `largest` bounds what they are multiplied with: no sum of a run's products
+    reaches 2^24. There are no runs where one row does already.
+    """
+    parts, start, sums = [], 0, np.zeros(sizes.shape[1], np.int64)
+    products = sizes.astype(np.int64) * largest
+    if int(products.max(initial=0)) >= EXACT:
+        return []
+    for k, row in enumerate(products):
+        if int((sums + row).max(initial=0)) >= EXACT:
+            parts.append((start, k))
+            start, sums = k, np.zeros_like(sums)
+        sums = sums + row
+    return [*parts, (start, len(sizes))]
+
+
 def _product(call: Call, a: str, a_zero: str | None, b: str, b_zero: str | None) -> str:
-    """Zero points of a stand for rows, those of b for columns."""
-    rows = max(call.rank(a) - 2, 0)
-    return call.emit("matmul", [_centred(call, a, a_zero, rows), _centred(call, b, b_zero, call.rank(b) - 1)])
+    """Zero points of a stand for rows, those of b for columns. A constant b is multiplied in exact floats."""
+    rows, known = max(call.rank(a) - 2, 0), _known(call, b, b_zero, call.rank(b) - 1)
+    parts = exact_parts(np.abs(known), _largest(call, a, a_zero)) if known is not None and known.ndim == 2 else []
+    if known is None or not 0 < len(parts) <= MOST_PARTS:
+        return call.emit("matmul", [_centred(call, a, a_zero, rows), _centred(call, b, b_zero, call.rank(b) - 1)])
+    x = _centred(call, a, a_zero, rows, DType.F32)
+    return _added(call, [
+        call.emit("matmul", [_part(call, x, call.rank(x) - 1, *part), _constant(call, known[slice(*part)])])
+        for part in parts
+    ])  # fmt: skip
+
+
+def _convolved(call: Call, x: str, x_zero: str | None, w: str, w_zero: str | None) -> str:
+    """The int32 sums of a convolution, in exact floats where the weight is a constant."""
+    known, parts = _known(call, w, w_zero, 0), list[tuple[int, int]]()
+    if known is not None and known.ndim > 2:
+        sizes = np.abs(known).reshape(*known.shape[:2], -1).sum(-1).T
+        parts = exact_parts(sizes, _largest(call, x, x_zero))
+    grouped = call.int_attribute("group", 1) != 1
+    if known is None or not 0 < len(parts) <= (1 if grouped else MOST_PARTS):
+        return convolution(call, _centred(call, x, x_zero), _centred(call, w, w_zero, 0))
+    centred = _centred(call, x, x_zero, None, DType.F32)
+    if len(parts) == 1:
+        return _added(call, [convolution(call, centred, _constant(call, known))])
+    return _added(call, [
+        convolution(call, _part(call, centred, 1, *part), _constant(call, known[:, slice(*part)])) for part in parts
+    ])  # fmt: skip
+
+
+def _constant(call: Call, numbers: np.ndarray) -> str:
+    return call.graph.add_constant(np.ascontiguousarray(numbers.astype(np.float32)))
+
+
+def _part(call: Call, x: str, axis: int, start: int, stop: int) -> str:
+    shape = call.shape(x)
+    if (start, stop) == (0, shape[axis]):
+        return x
+    starts = tuple(start if k == axis else 0 for k in range(len(shape)))
+    stops = tuple(stop if k == axis else d for k, d in enumerate(shape))
+    return call.emit("slice", [x], starts=starts, stops=stops, steps=(1,) * len(shape))
+
+
+def _added(call: Call, sums: list[str]) -> str:
+    """Exact floats as int32, summed."""
+    total = call.cast(sums[0], DType.I32)
+    for part in sums[1:]:
+        total = call.emit("add", [total, call.cast(part, DType.I32)])
+    return total
 
 
 def matmul_integer(call: Call) -> str:
@@ -103,8 +193,7 @@ def matmul_integer(call: Call) -> str:
 
 
 def conv_integer(call: Call) -> str:
-    x, w = call.input(0), call.input(1)
-    return convolution(call, _centred(call, x, call.optional(2)), _centred(call, w, call.optional(3), 0))
+    return _convolved(call, call.input(0), call.optional(2), call.input(1), call.optional(3))
 
 
 def _requantised(call: Call, total: str, factor: str, zero: str) -> str:
@@ -129,8 +218,9 @@ def qlinear_matmul(call: Call) -> str:
 
 def qlinear_conv(call: Call) -> str:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (call.input(k) for k in range(8))
-    bias = call.optional(8)
-    total = convolution(call, _centred(call, x, x_zero), _centred(call, w, w_zero, 0), bias)
+    total = _convolved(call, x, x_zero, w, w_zero)
+    if (bias := call.optional(8)) is not None:
+        total = call.emit("add", [total, _along(call, bias, 1, call.rank(x))])
     w_scale = _along(call, w_scale, 1, call.rank(x))
     factor = _factor(call, call.reshape(x_scale, ()), w_scale, call.reshape(y_scale, ()))
     return _requantised(call, total, factor, y_zero)
@@ -152,15 +242,26 @@ def _dequantised_weight(call: Call, k: int, parameters: int) -> str:
     weight, scale = call.input(k), call.input(parameters)
     if call.rank(weight) != 3:
         raise InvalidNode(f"its input {k} has rank {call.rank(weight)}, and must have rank 3")
+    zero = call.optional(parameters + 1)
+    array, factor = call.contents.array(weight), call.contents.array(scale)
+    shift = call.contents.array(zero) if zero is not None else np.zeros((), np.int8)
+    if array is not None and factor is not None and shift is not None:
+        return call.graph.add_constant(np.ascontiguousarray(_scaled(array, factor, shift).transpose(0, 2, 1)))
     parts = call.shape(scale)
     shape = (*parts[:1], 1, *(parts[1:] or (1,)))
-    zero = call.optional(parameters + 1)
     numbers = _centred(call, weight, None if zero is None else call.reshape(zero, shape))
     made = call.emit("mul", [call.cast(numbers, call.dtype(scale)), call.reshape(scale, shape)])
     return call.transpose(made, (0, 2, 1))
 
 
-_CENTRED = ("cast", "sub", "reshape")
+def _scaled(weight: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """[direction, input, 4 hidden] in floats, whatever the compiled model would do with so large a constant."""
+    shape = (factor.shape[0], 1, -1)
+    numbers = weight.astype(np.int32) - (shift.reshape(shape) if shift.ndim else shift).astype(np.int32)
+    return np.asarray(numbers.astype(factor.dtype) * factor.reshape(shape))
+
+
+_CENTRED = ("cast", "sub", "reshape", "slice", "add")
 _FACTOR = ("mul", "div", "quantize_linear")
 IMPORTS: tuple[Import, ...] = (
     Import("QuantizeLinear", _VERSIONS, quantize_linear, ("quantize_linear", "cast", "reshape")),
