@@ -88,6 +88,11 @@ class Explanation:
         """Rewrites that nearly happened: what stood in the way, or who switched them off."""
         return tuple(d for d in self.decisions if d.kind in ("rewrite", "near-miss") and d.outcome != "taken")
 
+    @property
+    def joints(self) -> tuple[Decision, ...]:
+        """Values that are others side by side: written in place, or why not."""
+        return tuple(d for d in self.decisions if d.kind == "fusion" and d.rule == "in-place")
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields are added, never renamed, while `schema` stays the same."""
         return {

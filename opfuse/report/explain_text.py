@@ -28,6 +28,8 @@ def parts(explanation: Explanation, width: int) -> list[RenderableType]:
     if explanation.not_rewritten:
         out += _not_rewritten(explanation, width)
     out += _kernels(explanation, width)
+    if explanation.joints:
+        out += _joints(explanation)
     if explanation.boundaries:
         out += _boundaries(explanation)
     if explanation.host_steps:
@@ -110,6 +112,23 @@ def _kernels(e: Explanation, width: int) -> list[RenderableType]:
     numbers = ("#", "predicted", "measured", "bytes", "flops")
     out: list[RenderableType] = [Text(), title(heading), table([*columns, "nodes"], rows, right=numbers)]
     return [*out, Text(f"Node names start with {prefix}", style="dim")] if prefix else out
+
+
+def _joints(e: Explanation) -> list[RenderableType]:
+    """Concatenations whose parts are written where they lie, with the bytes not copied; or which part needs a copy."""
+    prefix = common_prefix(n for k in e.kernels for n in k.nodes)
+    done = sum(d.outcome == "taken" for d in e.joints)
+    rows = [
+        (d.id, d.nodes[0].removeprefix(prefix) if d.nodes else "-",
+         size(d.facts.get("bytes_not_copied")) if d.outcome == "taken" else "-",
+         "" if d.outcome == "taken" else d.reason)
+        for d in e.joints
+    ]  # fmt: skip
+    heading = title(f"Joined in place: {done} of {plural(len(e.joints), 'concatenation')}")
+    columns = ("id", "node", "not copied", "what needs a copy")
+    shown = [row if done < len(e.joints) else row[:3] for row in rows]
+    made = table(columns if done < len(e.joints) else columns[:3], shown, right=("not copied",), wrap=columns[3:])
+    return [Text(), heading, made]
 
 
 def _boundaries(e: Explanation) -> list[RenderableType]:

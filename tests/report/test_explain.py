@@ -99,6 +99,23 @@ def test_neighbours_are_found_through_views_and_despite_reused_memory() -> None:
     assert [(a.name, b.name) for a, b in neighbours(plan)] == pairs
 
 
+def test_what_is_joined_in_place_is_told_and_what_needs_a_copy() -> None:
+    model = made.small()
+    ledger = Ledger([
+        *model.ledger,
+        Decision("fusion", "in-place", ("cat_1",), "taken", "each part is written where it lies",
+                 facts={"bytes_not_copied": 24576}),
+        Decision("fusion", "in-place", ("cat_2",), "refused", "x is an input or a constant of the model", "part-given"),
+    ])  # fmt: skip
+    text = explain(made.Compiled(model.plan, ledger)).text(100)
+    assert "Joined in place: 1 of 2 concatenations" in text
+    (first,) = [line for line in text.splitlines() if "cat_1" in line]
+    (second,) = [line for line in text.splitlines() if "cat_2" in line]
+    assert "24.6 kB" in first and "x is an input" not in first
+    assert "x is an input or a constant" in second
+    assert "Joined in place" not in explain(model).text(100)
+
+
 def test_measured_times_are_shown_once_they_are_there() -> None:
     assert "measured" not in explain(made.small()).text()
     assert explain(made.small(measured=True)).kernels[0].measured_s == 2e-5
