@@ -120,7 +120,7 @@ def _joints(e: Explanation) -> list[RenderableType]:
     done = sum(d.outcome == "taken" for d in e.joints)
     rows = [
         (d.id, d.nodes[0].removeprefix(prefix) if d.nodes else "-",
-         size(d.facts.get("bytes_not_copied")) if d.outcome == "taken" else "-",
+         size(int(d.facts.get("bytes_not_copied", 0))) if d.outcome == "taken" else "-",
          "" if d.outcome == "taken" else d.reason)
         for d in e.joints
     ]  # fmt: skip
