@@ -81,8 +81,10 @@ def exp_f32(x):
     t = x * {LOG2_E_F32[0]!r}
     rest = tl.fma(x, {LOG2_E_F32[0]!r}, t * -1.0)
     rest = tl.fma(x, {LOG2_E_F32[1]!r}, rest)
-    e = tl.exp2(t)
-    return tl.where((t < 128.0) & (t > -256.0), tl.fma(e * rest, {math.log(2)!r}, e), e)
+    low = t < -64.0  # exp2 gives no denormals: those are made by a product
+    e = tl.exp2(tl.where(low, t + 64.0, t))
+    e = tl.where((t < 128.0) & (t > -256.0), tl.fma(e * rest, {math.log(2)!r}, e), e)
+    return e * tl.where(low, {2.0**-64!r}, 1.0)
 """,
     "exp_of_sum_f32": _exp_of_sum("f32", -105.0, 89.0, (LN2_HIGH_F32, LN2_LOW_F32), 32, 127, 23, EXP_F32),
     "exp_of_sum_f64": _exp_of_sum("f64", -746.0, 710.0, (LN2_HIGH_F64, LN2_LOW_F64), 64, 1023, 52, EXP_F64),
