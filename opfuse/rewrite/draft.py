@@ -18,7 +18,7 @@ import numpy as np
 
 from opfuse.ir.dims import Dim
 from opfuse.ir.graph import Graph, Node, user_names
-from opfuse.ir.ops import infer
+from opfuse.ir.ops import call_of, get, infer
 from opfuse.ir.types import DType, TensorType
 
 
@@ -90,6 +90,20 @@ class Draft:
         if array is not None:
             return self.constant(np.transpose(array, perm))
         return self.emit("transpose", value, perm=perm, of=of)
+
+    def expansion(self, node: Node) -> tuple[str, ...]:
+        """The operators that a node of the graph stands for, as its row in the operator table expands it."""
+        expand = get(node.op).expand
+        assert expand is not None, f"{node.op} stands for itself"
+        inner = Graph("expansion")
+        for value in node.reads:
+            inner.add_input(value, self.type(value))
+        results = expand(inner, call_of(self.graph, node), node.inputs)
+        here = {v: v for v in node.reads} | {name: self.constant(a) for name, a in inner.constants.items()}
+        for part in inner.nodes.values():
+            self.emit(part.op, *(here[i] if i is not None else None for i in part.inputs), **part.attrs)
+            here |= zip(part.outputs, self.nodes[-1].outputs, strict=True)
+        return tuple(here[r] for r in results)
 
     # ---- what the engine asks ----------------------------------------------------------------------------------------
     def needed(self, *results: str) -> tuple[list[Node], dict[str, np.ndarray]]:

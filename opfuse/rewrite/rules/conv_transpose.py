@@ -18,6 +18,8 @@ import numpy as np
 
 from opfuse.decision import Refusal
 from opfuse.ir.dims import ceildiv
+from opfuse.ir.graph import Graph
+from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Constant, Match, Maybe, Var, op
 from opfuse.rewrite.rule import Case, Operand, Rule, declared, rule
@@ -113,6 +115,20 @@ def conv_transpose_to_conv(m: Match, to: Draft) -> str | Refusal:
     if whole != result:
         out = to.emit("slice", out, starts=(0,) * (rank + 2), stops=result, steps=(1,) * (rank + 2))
     return to.transpose(out, to_second(rank + 2))
+
+
+def _weights_that_vary(g: Graph) -> list[str]:
+    operands = [g.add_input(n, TensorType(DType.F32, s)) for n, s in (("x", (1, 4, 3, 5)), ("w", (4, 2, 3, 2)))]
+    return [g.emit("conv_transpose", operands, _attrs(2, group=2, strides=(3, 2), pads=(0, 1, 2, 0))["conv"])]
+
+
+@rule("reassociating", op("conv_transpose", x, Var("w"), Maybe(Var("b")), name="conv"), cases=(
+    Case(build=_weights_that_vary), Case({"x": (1, 2, 5), "w": (2, 3, 2), "b": (3,)}, _attrs(1), spellings=1),
+    _case((1, 2, 5), (2, 3, 2)),
+))  # fmt: skip
+def expand_conv_transpose(m: Match, to: Draft) -> tuple[str, ...] | Refusal:
+    """conv_transpose(x, w) -> conv(x with zeros set between its elements, w reversed): for weights that vary"""
+    return to.expansion(m.root)
 
 
 def _woven(to: Draft, y: str, axes: tuple[Weave, ...], group: int) -> str:

@@ -12,7 +12,6 @@ import numpy as np
 
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph
-from opfuse.ir.ops import call_of, get
 from opfuse.ir.ops.gates import SIGMOID, TANH
 from opfuse.ir.types import DType, TensorType
 from opfuse.rewrite.draft import Draft
@@ -38,17 +37,7 @@ def _recurrence(g: Graph, op: str, gates: int, functions: tuple[object, ...], di
 ))  # fmt: skip
 def part_recurrence(m: Match, to: Draft) -> tuple[str, ...] | Refusal:
     """lstm(x, w, r, b) -> lstm_steps(matmul(x, w) + b, r), and so for every direction and every other recurrence"""
-    expand = get(m.root.op).expand
-    assert expand is not None
-    inner = Graph("expansion")
-    for value in m.root.reads:
-        inner.add_input(value, to.type(value))
-    results = expand(inner, call_of(m.graph, m.root), m.root.inputs)
-    here = {v: v for v in m.root.reads} | {name: to.constant(a) for name, a in inner.constants.items()}
-    for node in inner.nodes.values():
-        to.emit(node.op, *(here[i] if i is not None else None for i in node.inputs), **node.attrs)
-        here |= zip(node.outputs, to.nodes[-1].outputs, strict=True)
-    return tuple(here[r] for r in results)
+    return to.expansion(m.root)
 
 
 RULES: tuple[Rule, ...] = declared(globals())
