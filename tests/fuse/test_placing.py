@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 import opfuse
 from opfuse.decision import Ledger, Refusal
-from opfuse.fuse.grouping import group
+from opfuse.fuse.grouping import Group, group
+from opfuse.fuse.legality import MOST_NODES
 from opfuse.fuse.placing import Placing
+from opfuse.fuse.provider import Claim
+from opfuse.fuse.region import Region
 from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph
 from opfuse.ir.placement import Placement
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
 from opfuse.pipeline import lower as lowered
-from opfuse.providers.cpu import CpuProvider
+from opfuse.providers.cpu import CpuPayload, CpuProvider
 from opfuse.providers.reference import ReferenceProvider
 from opfuse.target import DESCRIBED_CPU, Target
+from opfuse.tile.program import Buffer
 
 RNG = np.random.default_rng(7)
 TARGET = Target("described", "cpu", "avx512", 64, 32, 48 << 10, 2 << 20, 32 << 20, 1, DESCRIBED_CPU)
@@ -95,6 +100,29 @@ def test_joints_lie_in_joints() -> None:
     assert not any("concat" in name for name in kernels(g))
     agree(g)
     agree(g, threads=2)
+
+
+def test_a_dense_block_as_exporters_write_it() -> None:
+    """Every layer joins all that is there anew: each joined value lies in the next."""
+    g, (x,) = graph((1, 6, 6, 8))
+    features = [linear(g, x, 8)]
+    for _ in range(3):
+        here = g.emit("concat", features, {"axis": 3}) if len(features) > 1 else features[0]
+        features.append(linear(g, g.emit("relu", [here]), 4))
+    g.set_outputs({"y": linear(g, g.emit("concat", features, {"axis": 3}), 5)})
+    assert not any("concat" in name for name in kernels(g))
+    agree(g)
+
+
+def test_split_branch_and_join() -> None:
+    """The two halves of a value and what is made of the second one, side by side: the halves stay where they are."""
+    g, (x,) = graph((1, 6, 6, 8))
+    wide = g.emit("relu", [linear(g, x, 16)])
+    left, right = (cut(g, wide, (0, 1), (0, 6), (0, 6), box) for box in ((0, 8), (8, 16)))
+    made = linear(g, g.emit("tanh", [linear(g, right, 8)]), 8)
+    g.set_outputs({"y": linear(g, g.emit("concat", [left, right, made], {"axis": 3}), 5)})
+    assert not any("concat" in name for name in kernels(g))
+    agree(g)
 
 
 def test_a_part_is_written_through_the_reshape_between() -> None:
@@ -246,3 +274,125 @@ def test_siblings_of_no_rows_stand_side_by_side_too(rows: int, threads: int) -> 
     g, (x,) = graph((rows, 16))
     g.set_outputs({f"y{k}": linear(g, x, 8 * k + 4) for k in range(3)})
     agree(g, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_empty_values_lie_nowhere_in_particular(threads: int) -> None:
+    """Parts without rows, of which the second begins at column 5 of a whole without bytes; and one without columns."""
+    g, (x, e) = graph((3, 16), (0, 16))
+    empty = g.emit("concat", [linear(g, e, 5), linear(g, e, 3)], {"axis": 1})
+    parts = [linear(g, x, 8), linear(g, cut(g, x, (0, 3), (0, 8)), 0), linear(g, x, 5)]
+    g.set_outputs({
+        "rows": g.emit("top_k", [empty], {"k": 3, "axis": 1}), "again": linear(g, empty, 3),
+        "columns": linear(g, g.emit("concat", parts, {"axis": 1}), 4),
+    })  # fmt: skip
+    agree(g, threads)
+
+
+# ---- Python functions between ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_python_function_makes_a_part(threads: int) -> None:
+    g, (x,) = graph((4, 16))
+    a, b = linear(g, x, 24), g.emit("top_k", [linear(g, x, 8)], {"k": 5, "axis": 1})
+    g.set_outputs({"y": linear(g, g.emit("concat", [a, b], {"axis": 1}), 5), "b": g.emit("neg", [b])})
+    agree(g, threads)
+    codes = [d.code for d in opfuse.compile(g, threads=threads, calibrate=False).explain().decisions]
+    assert "part-on-host" in codes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_python_function_reads_between_gaps(threads: int) -> None:
+    g, (x,) = graph((4, 16))
+    a, b = linear(g, x, 24), linear(g, x, 8)
+    joined = g.emit("concat", [a, b], {"axis": 1})
+    between = (a, b, joined, cut(g, joined, (1, 4), (3, 29)))
+    g.set_outputs({f"y{k}": g.emit("top_k", [v], {"k": 4, "axis": 1}) for k, v in enumerate(between)})
+    agree(g, threads)
+
+
+# ---- a kernel that cannot be had between gaps ------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Picky(CpuProvider):
+    """Refuses kernels of one operator where they read or write between gaps."""
+
+    operator: str = "exp"
+
+    def claim(self, graph: Graph, region: Region, target: Target) -> Claim | Refusal:
+        places = [graph.placements.get(v) for v in (*region.inputs, *region.outputs)]
+        if any(p is not None for p in places) and any(n.op == self.operator for n in region.members(graph)):
+            return Refusal("picky", "not between gaps")
+        return super().claim(graph, region, target)
+
+
+@pytest.mark.parametrize("operator", ["softmax", "exp"])
+def test_what_no_kernel_writes_between_gaps_is_copied_and_all_others_are_claimed_anew(operator: str) -> None:
+    """The other part's maker was claimed for a place in the joint before the joint was given up."""
+    g, (x,) = graph((4, 16))
+    a, b = linear(g, x, 24), g.emit(operator, [linear(g, x, 8)], {"axis": 1} if operator == "softmax" else {})
+    joint = g.emit("concat", [a, b], {"axis": 1}, name="joint")
+    g.set_outputs({"y": linear(g, joint, 5), "a": linear(g, a, 3)})
+    ledger = Ledger()
+    groups = group(g, (Picky(operator=operator), ReferenceProvider()), TARGET, Options(), ledger)
+    assert not g.placements
+    assert all(part.claim is not None and part.claim.native for part in groups)
+    assert all(b.strides is None for part in groups for b in programs_of(part))
+    assert [d.outcome for d in ledger.of("fusion") if d.rule == "in-place"] == ["refused"]
+
+
+def programs_of(part: Group) -> tuple[Buffer, ...]:
+    payload = part.claim.payload if part.claim is not None else None
+    assert isinstance(payload, CpuPayload)
+    return payload.lowered.program.buffers
+
+
+# ---- large graphs ----------------------------------------------------------------------------------------------------
+def test_joints_and_slices_a_thousand_deep() -> None:
+    """No recursion over what lies in what, and no time that grows with the cube of it."""
+    g, (x,) = graph((2, 1200))
+    slices, joints = Placing(g), Placing(g)
+    here = linear(g, x, 1200)
+    for k in range(1100):
+        here = cut(g, here, (0, 2), (0, 1199 - k))
+        assert slices.see(g.nodes[g.producer(here).name]) is None  # type: ignore[union-attr]
+    assert slices.placement(here) == Placement(slices.root(here), 0, (1200, 1))
+    one = weight(g, 1200, 1)
+    here = first = linear(g, x, 1)
+    for _ in range(1100):
+        here = g.emit("concat", [here, g.emit("matmul", [x, one])], {"axis": 1})
+        assert joints.join(g.nodes[g.producer(here).name]) is None  # type: ignore[union-attr]
+    assert joints.placement(first) == Placement(here, 0, (1101, 1))
+    assert len(joints.placements()) == 2200
+
+
+@pytest.mark.parametrize(("shape", "fits"), [((2, 3, 4), True), ((24,), False)])
+def test_a_reshape_is_asked_again_when_what_it_lies_in_moves(shape: tuple[int, ...], fits: bool) -> None:
+    """[2, 12] in [2, 20] shows as [2, 3, 4] and not as [24]."""
+    g, (x,) = graph((2, 16))
+    part = linear(g, x, 12)
+    view = g.emit("reshape", [part], {"shape": shape}, name="view")
+    joint = g.emit("concat", [part, linear(g, x, 8)], {"axis": 1}, name="joint")
+    placing = Placing(g)
+    assert placing.see(g.nodes["view"]) is None
+    assert (placing.join(g.nodes["joint"]) is None) == fits
+    place = placing.placement(view)
+    assert place == (Placement(joint, 0, (20, 4, 1)) if fits else Placement(part, 0, (1,)))
+
+
+def test_many_readers_of_one_value_are_joined_in_small_groups() -> None:
+    g, (x,) = graph((4, 60))
+    parts = [linear(g, cut(g, x, (0, 4), (k, k + 3)), 1 + k % 5) for k in range(40)]
+    g.set_outputs({f"y{k}": g.emit("relu", [v]) for k, v in enumerate(parts)})
+    groups = group(g, (CpuProvider(), ReferenceProvider()), TARGET, Options(), Ledger())
+    assert all(len(part.region.nodes) <= MOST_NODES for part in groups)
+
+
+def test_a_kernel_has_so_many_operators_at_most_and_says_so() -> None:
+    g, (x,) = graph((4, 16))
+    here = x
+    for k in range(150):
+        here = g.emit(("exp", "tanh")[k % 2], [here])
+    g.set_outputs({"y": here})
+    ledger = Ledger()
+    groups = group(g, (CpuProvider(), ReferenceProvider()), TARGET, Options(), ledger)
+    assert max(len(part.region.nodes) for part in groups) <= MOST_NODES < 150
+    assert {d.code for d in ledger.of("boundary")} == {"large"}

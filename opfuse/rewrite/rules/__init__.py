@@ -19,6 +19,7 @@ from opfuse.rewrite.rules import (
     constants,
     conv_transpose,
     embedding,
+    joints,
     layout,
     linear,
     movement,
@@ -36,7 +37,7 @@ class Pass:
     rules: tuple[Rule, ...]
 
 
-SIMPLIFY = (*constants.RULES, *movement.RULES, *arithmetic.RULES, *broadcasting.RULES)
+SIMPLIFY = (*constants.RULES, *movement.RULES, *joints.RULES, *arithmetic.RULES, *broadcasting.RULES)
 CANONICAL = (*recurrent.RULES, *activation.RULES, *normalisation.RULES, *embedding.RULES)
 LINEAR = (*arithmetic.SCALING, *linear.RULES, *scales.RULES, *padding.RULES)
 LAYOUT = (*layout.RULES, *conv_transpose.RULES, *transposes.RULES)
