@@ -11,10 +11,9 @@ from __future__ import annotations
 from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.types import DType, TensorType
-from opfuse.rewrite.cases import Case
 from opfuse.rewrite.draft import Draft
 from opfuse.rewrite.pattern import Match, any_node
-from opfuse.rewrite.rule import Rule, declared, rule
+from opfuse.rewrite.rule import Case, Rule, declared, rule
 
 
 def _inputs(g: Graph, *columns: int) -> list[str]:
