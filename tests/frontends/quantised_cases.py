@@ -92,6 +92,33 @@ def _products() -> list[QuantisedCase]:
     ]  # fmt: skip
 
 
+def _of_the_runtime() -> list[QuantisedCase]:
+    """Scales are powers of two, so that no quotient lies next to a half."""
+    a, b = _bytes(2, 3, 4, 5), _bytes(3, 4, 5)
+    signed = _bytes(2, 3, 4, 5, signed=True)
+    p = {"sa": np.float32(0.25), "za": _zeros(120), "sb": np.float32(0.5), "zb": _zeros(7), "sy": np.float32(1),
+         "zy": _zeros(100)}  # fmt: skip
+    q = {"sa": np.float32(0.03125), "za": _zeros(-5, dtype=np.int8), "sy": np.float32(2.0**-7),
+         "zy": _zeros(-128, dtype=np.int8)}  # fmt: skip
+    unary, scale = "(a, sa, za, sy, zy)", {"sa": np.float32(0.25), "sb": np.float32([0.5, 1, 2, 0.125])}
+    return [
+        *(QuantisedCase(f"QLinear{op}", (14,), {"a": a, "b": b},
+                        f"y = com.microsoft.QLinear{op} (a, sa, za, b, sb, zb, sy, zy)", p) for op in ("Add", "Mul")),
+        QuantisedCase("QLinearSigmoid", (14,), {"a": signed}, f"y = com.microsoft.QLinearSigmoid {unary}", q),
+        QuantisedCase("QLinearLeakyRelu", (14,), {"a": signed},
+                      f"y = com.microsoft.QLinearLeakyRelu <alpha = 0.25> {unary}",
+                      {**q, "sy": np.float32(0.0625), "zy": _zeros(3, dtype=np.int8)}),
+        QuantisedCase("QLinearGlobalAveragePool", (14,), {"a": a},
+                      f"y = com.microsoft.QLinearGlobalAveragePool {unary}", p),
+        QuantisedCase("QLinearConcat", (14,), {"a": a, "b": a[:1]},
+                      "y = com.microsoft.QLinearConcat <axis = 0> (sy, zy, a, sa, za, b, sb, zb)", p),
+        QuantisedCase("MatMulIntegerToFloat", (14,), {"a": _bytes(2, 3, 5)},
+                      "y = com.microsoft.MatMulIntegerToFloat (a, b, sa, sb, za, zb, c)",
+                      {**scale, "b": _bytes(5, 4, signed=True), "za": _zeros(128), "zb": _zeros(0, dtype=np.int8),
+                       "c": np.float32([1, 2, 3, 4])}, terms=8),
+    ]  # fmt: skip
+
+
 def _recurrences() -> list[QuantisedCase]:
     """Feeds of whole 255ths, a small recurrent part: the runtime rounds both to 8 bits, and loses next to nothing."""
     weights = {"w": _bytes(1, 3, 8, signed=True), "r": _bytes(1, 2, 8, signed=True), "sw": np.float32([0.01]),
@@ -101,4 +128,4 @@ def _recurrences() -> list[QuantisedCase]:
     return [QuantisedCase("DynamicQuantizeLSTM", (14,), {"x": x}, body, weights, ("y", "h", "c"), 64)]
 
 
-QUANTISED: tuple[QuantisedCase, ...] = (*_conversions(), *_products(), *_recurrences())
+QUANTISED: tuple[QuantisedCase, ...] = (*_conversions(), *_products(), *_of_the_runtime(), *_recurrences())

@@ -121,4 +121,34 @@ def _selections() -> list[SamplingCase]:
     ]  # fmt: skip
 
 
-SAMPLING: tuple[SamplingCase, ...] = (*_grids(), *_deformed(), *_signals(), *_pools(), *_selections())
+def _regions() -> list[SamplingCase]:
+    x = {"x": _normal(2, 3, 6, 7), "b": _ints(0, 1, 1),
+         "r": np.float32([[0, 0, 5, 4], [-2.5, 1.5, 3.3, 9.5], [2, 2, 2.5, 2.25]])}  # fmt: skip
+    size = "output_height = 3, output_width = 2, sampling_ratio = 2"
+    return [
+        SamplingCase("RoiAlign", (10, 16, 22), x, f"y = RoiAlign <{size}> (x, r, b)", terms=64),
+        SamplingCase("RoiAlign", (16,), x, f"y = RoiAlign <{size}, spatial_scale = 0.5, "
+                     'coordinate_transformation_mode = "output_half_pixel"> (x, r, b)', terms=64),
+        SamplingCase("RoiAlign", (16,), x, f'y = RoiAlign <{size}, mode = "max"> (x, r, b)', terms=64),
+    ]  # fmt: skip
+
+
+def _counts() -> list[SamplingCase]:
+    words = {"x": np.array([[1, 1, 3, 3, 3, 7, 8], [5, 6, 7, 8, 6, 7, 5]], np.int32)}
+    pool = ("ngram_counts = [0, 4], ngram_indexes = [0, 1, 2, 3, 4, 5, 6], "
+            "pool_int64s = [2, 3, 5, 4, 5, 6, 7, 8, 6, 7], weights = [1.5, 2.0, 0.5, 1.0, 3.0, 0.25, 2.5]")  # fmt: skip
+    shapes = (("TF", 1, 2, 0), ("TFIDF", 1, 2, 5), ("IDF", 2, 2, 5))
+    return [
+        *(SamplingCase("TfIdfVectorizer", (9,), words,
+                       f'y = TfIdfVectorizer <mode = "{mode}", min_gram_length = {low}, '
+                       f"max_gram_length = {high}, max_skip_count = {skip}, {pool}> (x)")
+          for mode, low, high, skip in shapes),
+        SamplingCase("Binarizer", (14,), {"x": _normal(3, 4)}, "y = ai.onnx.ml.Binarizer <threshold = 0.3> (x)"),
+        SamplingCase("ArrayFeatureExtractor", (14,), {"x": _normal(3, 4), "p": _ints(2, 0)},
+                     "y = ai.onnx.ml.ArrayFeatureExtractor (x, p)"),
+    ]  # fmt: skip
+
+
+SAMPLING: tuple[SamplingCase, ...] = (
+    *_grids(), *_deformed(), *_signals(), *_pools(), *_selections(), *_regions(), *_counts(),
+)  # fmt: skip

@@ -37,7 +37,7 @@ def small(
     graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs)
     for output in graph.output:
         output.ClearField("type")
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in ("com.microsoft", "ai.onnx.ml"))]
     return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
 
 

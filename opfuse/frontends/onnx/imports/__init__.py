@@ -14,7 +14,7 @@ from functools import cache
 
 from onnx import defs
 
-from opfuse.frontends.onnx.imports.definition import MICROSOFT, Import
+from opfuse.frontends.onnx.imports.definition import Import
 
 OLDEST_OPSET = 7
 
@@ -32,17 +32,20 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         quantisation,
         recurrent,
         reduction,
+        regions,
         resize,
         sampling,
         scatter,
         selection,
         signal,
+        vectorizer,
         window,
     )
 
     rows: dict[tuple[str, str, int], Import] = {}
     for family in (elementwise, reduction, contraction, einsum, window, movement, indexing, normalisation, resize,
-                   recurrent, quantisation, scatter, signal, sampling, selection):  # fmt: skip
+                   recurrent, quantisation, scatter, signal, sampling, selection, regions,
+                   vectorizer):  # fmt: skip
         for entry in family.IMPORTS:
             for version in entry.since:
                 if rows.setdefault((entry.domain, entry.op, version), entry) is not entry:
@@ -95,8 +98,8 @@ def supported() -> list[SupportedOperator]:
         known = versions(domain, op)
         ranges: list[tuple[int, int]] = []
         for version in sorted(v for v, _ in rows if v in known):
-            last = 1 if domain == MICROSOFT else min([v - 1 for v in known if v > version], default=newest)
-            first = version if domain == MICROSOFT else max(version, OLDEST_OPSET)
+            last = 1 if domain else min([v - 1 for v in known if v > version], default=newest)
+            first = version if domain else max(version, OLDEST_OPSET)
             if first > last:
                 continue
             if ranges and ranges[-1][1] + 1 == first:

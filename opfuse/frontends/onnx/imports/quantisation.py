@@ -5,12 +5,14 @@ MatMulInteger(a u8, b i8, za, zb)               -> matmul(cast(a) - cast(za), ca
 MatMulInteger(a u8, constant b, za, zb)         -> int32(matmul(float(a) - float(za), constant floats)) in exact parts
 QLinearMatMul(a, sa, za, b, sb, zb, sy, zy)     -> quantize_linear(float(the same product) * (sa * sb / sy), 1, zy)
 QLinearConv(..., bias)                          -> the same of a convolution, the bias added to its int32 sums
+QLinearAdd(a, sa, za, b, sb, zb, sy, zy)        -> quantize_linear(dequantize_linear(a) + dequantize_linear(b))
 DynamicQuantizeLSTM(x, w i8, r i8, ...)         -> lstm(x, float weights, ...)
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -226,6 +228,55 @@ def qlinear_conv(call: Call) -> str:
     return _requantised(call, total, factor, y_zero)
 
 
+# ---- ONNX Runtime's own ----------------------------------------------------------------------------------------------
+def _numbers(call: Call, k: int) -> str:
+    """What inputs k (the tensor), k + 1 (its scale) and k + 2 (its zero point) stand for, in floats."""
+    scale = call.reshape(call.input(k + 1), ())
+    zero = call.reshape(call.input(k + 2), ()) if call.has(k + 2) else None
+    return call.emit("dequantize_linear", [call.input(k), scale, zero], axis=0, block=0)
+
+
+def _quantised(call: Call, y: str, k: int, like: str) -> str:
+    """In the scale of input k and the zero point of input k + 1; of the type of `like` where that is left out."""
+    zero = call.reshape(call.input(k + 1), ()) if call.has(k + 1) else None
+    dtype = call.dtype(zero if zero is not None else like)
+    scale = call.reshape(call.input(k), ())
+    return call.emit("quantize_linear", [y, scale, zero], dtype=dtype, axis=0, block=0)
+
+
+def qlinear_binary(call: Call, ir: str) -> str:
+    return _quantised(call, call.emit(ir, [_numbers(call, 0), _numbers(call, 3)]), 6, call.input(0))
+
+
+def qlinear_unary(call: Call, ir: str) -> str:
+    attrs = {"alpha": call.float_attribute("alpha", 0.01)} if ir == "leaky_relu" else {}
+    return _quantised(call, call.emit(ir, [_numbers(call, 0)], **attrs), 3, call.input(0))
+
+
+def qlinear_global_average_pool(call: Call) -> str:
+    x, last = _numbers(call, 0), bool(call.int_attribute("channels_last", 0))
+    rank = call.rank(x)
+    axes = tuple(range(1, rank - 1) if last else range(2, rank))
+    return _quantised(call, call.emit("reduce_mean", [x], axes=axes, keepdims=True), 3, call.input(0))
+
+
+def qlinear_concat(call: Call) -> str:
+    """Inputs are the result's scale and zero point, then a tensor, its scale and its zero point for each part."""
+    parts = [_numbers(call, k) for k in range(2, len(call.inputs), 3)]
+    axis = call.axis(call.int_attribute("axis"), call.rank(parts[0]))
+    return _quantised(call, call.emit("concat", parts, axis=axis), 0, call.input(2))
+
+
+def matmul_integer_to_float(call: Call) -> str:
+    """The integer product times both scales, which may be a column's each."""
+    a, b, a_scale, b_scale = (call.input(k) for k in range(4))
+    total = call.cast(_product(call, a, call.optional(4), b, call.optional(5)), call.dtype(a_scale))
+    rank = call.rank(total)
+    factor = call.emit("mul", [call.reshape(a_scale, ()), _along(call, b_scale, rank - 1, rank)])
+    made = call.emit("mul", [total, factor])
+    return call.emit("add", [made, call.input(6)]) if call.has(6) else made
+
+
 # ---- recurrent -------------------------------------------------------------------------------------------------------
 def dynamic_quantize_lstm(call: Call) -> tuple[str | None, ...]:
     """An LSTM of the numbers that its integer weights [direction, input, 4 hidden] stand for.
@@ -262,6 +313,7 @@ def _scaled(weight: np.ndarray, factor: np.ndarray, shift: np.ndarray) -> np.nda
 
 
 _CENTRED = ("cast", "sub", "reshape", "slice", "add")
+_BACK = ("dequantize_linear", "quantize_linear", "reshape")
 _FACTOR = ("mul", "div", "quantize_linear")
 IMPORTS: tuple[Import, ...] = (
     Import("QuantizeLinear", _VERSIONS, quantize_linear, ("quantize_linear", "cast", "reshape")),
@@ -272,5 +324,12 @@ IMPORTS: tuple[Import, ...] = (
     Import("ConvInteger", (10,), conv_integer, ("conv", *_CENTRED)),
     Import("QLinearMatMul", (10, 21), qlinear_matmul, ("matmul", *_CENTRED, *_FACTOR)),
     Import("QLinearConv", (10,), qlinear_conv, ("conv", *_CENTRED, *_FACTOR)),
+    *(Import(f"QLinear{op}", (1,), partial(qlinear_binary, ir=op.lower()), (op.lower(), *_BACK), MICROSOFT)
+      for op in ("Add", "Mul")),
+    Import("QLinearSigmoid", (1,), partial(qlinear_unary, ir="sigmoid"), ("sigmoid", *_BACK), MICROSOFT),
+    Import("QLinearLeakyRelu", (1,), partial(qlinear_unary, ir="leaky_relu"), ("leaky_relu", *_BACK), MICROSOFT),
+    Import("QLinearGlobalAveragePool", (1,), qlinear_global_average_pool, ("reduce_mean", *_BACK), MICROSOFT),
+    Import("QLinearConcat", (1,), qlinear_concat, ("concat", *_BACK), MICROSOFT),
+    Import("MatMulIntegerToFloat", (1,), matmul_integer_to_float, ("matmul", "mul", *_CENTRED), MICROSOFT),
     Import("DynamicQuantizeLSTM", (1,), dynamic_quantize_lstm, ("lstm", "mul", "transpose", *_CENTRED), MICROSOFT),
 )  # fmt: skip
