@@ -362,6 +362,9 @@ def _resize() -> list[ImportCase]:
             for size in (6, 40, 31):
                 out.append(case("Resize", (11, 13), line, f'y = Resize <{attrs}> (x, r, e, n)',
                                 constants={"n": _ints(1, 1, size), "r": none, "e": none}))  # fmt: skip
+            for scale in (0.7, 2.3, 2.5, 31 / 20):  # whole positions and halves that a rounded factor just misses
+                out.append(case("Resize", (11, 13), line, f'y = Resize <{attrs}> (x, r, s)',
+                                constants={"s": np.float32([1, 1, scale]), "r": none}))  # fmt: skip
     return out + _interpolations(x, none)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from opfuse.errors import UnsupportedOperators
 from opfuse.frontends.onnx import load
+from opfuse.frontends.onnx.imports.resize import meant
 from opfuse.frontends.onnx.shapes import bounds, maximum, minimum, reshape_target, slice_bounds, truncated_quotient
 from opfuse.ir.dims import Dim, floordiv, symbol
 from opfuse.ir.evaluate import evaluate
@@ -237,3 +239,13 @@ def test_places_made_of_constants_are_known_however_many_they_are() -> None:
     assert "scatter_nd" not in ops(graph)
     y = evaluate(graph, {"x": x, "v": v})["y"]
     np.testing.assert_array_equal(y, np.pad(v.reshape(80, 60), ((0, 0), (0, 1))))
+
+
+def test_a_factor_of_float32_is_the_simple_fraction_that_it_was_rounded_from() -> None:
+    """At 0.6 position 3 is element 5 and position 9 element 15, not those below; ONNX Runtime finds the first only."""
+    assert meant(float(np.float32(0.6))) == Fraction(3, 5) and meant(float(np.float32(160 / 225))) == Fraction(32, 45)
+    assert meant(0.1234567) == Fraction(0.1234567), "what no simple fraction rounds to stays as it is"
+    x, scale = np.arange(20, dtype=np.float32).reshape(1, 20), np.array([1, 0.6], np.float32)
+    body = 'y = Resize <coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (x, e, s)'
+    y = evaluate(load(small(13, {"x": x}, body, constants={"s": scale, "e": np.zeros(0, np.float32)})), {"x": x})["y"]
+    np.testing.assert_array_equal(y[0], [0, 1, 3, 5, 6, 8, 10, 11, 13, 15, 16, 18])

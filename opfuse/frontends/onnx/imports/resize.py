@@ -119,12 +119,25 @@ def _by_scales(shape: Sequence[Dim], scales: Sequence[float]) -> list[Stretch]:
     for d, number in zip(shape, scales, strict=True):
         if not 0 < number < math.inf:
             raise InvalidNode(f"the scale {number} is not a positive number")
-        scale = Fraction(number)
+        scale = meant(number)
         # ONNX Runtime multiplies in float32; in exact terms 10 * 0.7 of float32 is below 7.
         size = math.floor(np.float32(d) * np.float32(number)) if isinstance(d, int) else floordiv(
             d * scale.numerator, scale.denominator)  # fmt: skip
         out.append(Stretch(d, size, scale))
     return out
+
+
+LARGEST_DENOMINATOR = 4096  # of factors that a model's author means: 0.6, 2.5, 160 / 225
+
+
+def meant(scale: float) -> Fraction:
+    """The simple fraction that float32 rounds to the scale, where there is one: 3/5 for 0.60000002384.
+
+    The third position at 0.6 is element 5, not the 4.9999998 of the rounded factor: runtimes that compute in float32
+    come to 5 as well.
+    """
+    simple = Fraction(scale).limit_denominator(LARGEST_DENOMINATOR)
+    return simple if np.float32(simple) == np.float32(scale) else Fraction(scale)
 
 
 def _by_sizes(shape: Sequence[Dim], sizes: Sequence[Dim]) -> list[Stretch]:
@@ -169,7 +182,7 @@ def resize(call: Call) -> str:
         stretches = _by_policy(call, part, call.dims(3), policy)
     mode = call.string_attribute("coordinate_transformation_mode", "half_pixel")
     if mode == "tf_crop_and_resize":
-        crop = [Fraction(float(v)) for v in call.constant(1).reshape(-1)]
+        crop = [meant(float(v)) for v in call.constant(1).reshape(-1)]
         if len(crop) != 2 * len(axes):
             raise InvalidNode(f"its region has {len(crop)} numbers for {len(axes)} axes")
         stretches = [replace(s, crop=(crop[k], crop[len(axes) + k])) for k, s in enumerate(stretches)]
