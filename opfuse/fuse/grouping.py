@@ -26,7 +26,12 @@ from opfuse.ir.placement import Placement, is_dense
 from opfuse.options import Options
 from opfuse.target import Target
 
+MOST_SIBLINGS = 8  # that a group is tried with: hundreds of kernels read one value in some models
 MARGIN = 0.05  # a join must save this share of its smallest part: what the model does not see of it
+
+IN_PLACE: tuple[str, str, dict[str, object]] = (
+    "in-place", "its parts are written where the joined value lies, and read there as a whole", {}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Grouping:
         left = [g for g in sorted(groups) if not alone & set(self.partition.members[g])]
         while left:
             first, *left = left
-            for other in left:
+            for other in left[:MOST_SIBLINGS]:
                 if not self.reads(first, other) and not self.reads(other, first):
                     self.try_join(first, (), other, "siblings")
             left = [g for g in left if g in self.partition.members]
@@ -143,19 +148,32 @@ class Grouping:
                 continue
             self.try_join(producer, bridge, group)
 
-    def producers(self, group: int, joints: bool = False) -> list[tuple[int, tuple[int, ...]]]:
-        """(producer group, all view groups between) for everything that the group reads; through joints if asked."""
+    def producers(self, group: int) -> list[tuple[int, tuple[int, ...]]]:
+        """(producer group, all view groups between) for everything that the group reads, but not through joints."""
         bridges: dict[int, set[int]] = {}
-
-        def visit(at: int, bridge: frozenset[int]) -> None:
+        stack: list[tuple[int, tuple[int, ...]]] = [(group, ())]
+        while stack:
+            at, bridge = stack.pop()
             for p in self.partition.predecessors[at]:
                 if not self.is_view_group(p):
                     bridges.setdefault(p, set()).update(bridge)
-                elif joints or not self.is_joint_group(p):
-                    visit(p, bridge | {p})
-
-        visit(group, frozenset())
+                elif not self.is_joint_group(p):
+                    stack.append((p, (*bridge, p)))
         return [(producer, tuple(sorted(views))) for producer, views in bridges.items()]
+
+    def part_producers(self, group: int) -> set[int]:
+        """The groups that made what this one reads through joints."""
+        found, seen = set[int](), set[int]()
+        stack = [(group, False)]
+        while stack:
+            at, joined = stack.pop()
+            for p in self.partition.predecessors[at]:
+                if not self.is_view_group(p):
+                    found |= {p} if joined else set()
+                elif p not in seen:
+                    seen.add(p)
+                    stack.append((p, joined or self.is_joint_group(p)))
+        return found
 
     # ---- without a kernel -------------------------------------------------------------------------------------------
     def is_joint_group(self, group: int) -> bool:
@@ -210,38 +228,52 @@ class Grouping:
 
     def settle(self) -> None:
         """Views and parts get their places, and the kernels that read or write between gaps are claimed once more."""
-        refused: list[Refusal] | None = None
-        while refused is None or refused:
+        asked = dict(self.claims)  # without places: what some round claims between gaps may have none in the next
+        settled = False
+        while not settled:
+            self.claims = dict(asked)
             self.graph.placements = self.places()
             strided = {v for v, p in self.graph.placements.items() if not is_dense(known(self.graph, v), p.strides)}
-            answers = [self.claim_again(g, strided) for g in self.partition.members if not self.is_view_group(g)]
-            refused = [a for a in answers if a is not None]
+            settled = all([self.stays_native(g, strided) for g in self.partition.members if not self.is_view_group(g)])
 
     def places(self) -> dict[str, Placement]:
         """Of the views that are left: some became part of a kernel. One that does not fit any more gets a kernel."""
-        self.placing = Placing(self.graph)
-        for name, node in self.graph.nodes.items():
-            if name in self.views and self.is_view_group(self.partition.group_of[name]):
-                refusal = self.placing.join(node) if name in self.joints else self.placing.see(node)
-                if refusal is not None:
-                    self.views.discard(name)
-                    return self.places()
+        fits = False
+        while not fits:
+            self.placing, fits = Placing(self.graph), True
+            for name, node in self.graph.nodes.items():
+                if name in self.views and self.is_view_group(self.partition.group_of[name]):
+                    refusal = self.placing.join(node) if name in self.joints else self.placing.see(node)
+                    if refusal is not None:
+                        self.stand_alone(name, refusal)
+                        fits = False
         return self.placing.placements()
 
-    def claim_again(self, group: int, strided: set[str]) -> Refusal | None:
-        """Why the kernel cannot be had that way: then what lies so gets bytes of its own."""
+    def stand_alone(self, name: str, why: Refusal) -> None:
+        """What was to have no kernel gets one after all."""
+        self.views.discard(name)
+        if name in self.joints:
+            self.joints.discard(name)
+            taken = joint_decision(self.graph, self.graph.nodes[name])
+            refused = replace(taken, outcome="refused", reason=why.text, code=why.code, facts=why.facts)
+            self.fusions = [refused if d.id == taken.id and d.rule == taken.rule else d for d in self.fusions]
+
+    def stays_native(self, group: int, strided: set[str]) -> bool:
+        """False where the kernel cannot be had that way: then what lies so stands by itself."""
         names = self.partition.members[group]
         region = Region.of(self.graph, names)
         between = [v for v in (*region.inputs, *region.outputs) if v in strided]
         before = self.claims.pop("\n".join(names), None) if between else None
-        if before is None or not isinstance(before, Claim) or not before.native:
-            return None
         answer = self.claim(names)
         if isinstance(answer, Claim) and answer.native:
-            return None
-        self.claims["\n".join(names)] = before
-        self.views -= {name for name in self.views for v in between if self.lays(name, v)}
-        return answer if isinstance(answer, Refusal) else Refusal("host", "only Python could run it that way")
+            return True
+        misplaced = [v for v in region.outputs if v in self.placing.parts]  # Python functions write no parts
+        if isinstance(before, Claim) and before.native:
+            misplaced = between
+        why = Refusal("between-gaps", "no kernel reads and writes it where it would lie", {"kernel": names[:8]})
+        for name in [name for name in self.views for v in misplaced if self.lays(name, v)]:
+            self.stand_alone(name, why)
+        return not misplaced
 
     def lays(self, name: str, value: str) -> bool:
         """The view is the value, or the joint in which it lies."""
@@ -315,8 +347,6 @@ class Grouping:
     def boundary(self, producer: int, bridge: tuple[int, ...], consumer: int) -> tuple[str, str, dict[str, object]]:
         """Why two neighbours are two kernels: code, reason and numbers, asked anew of the final groups."""
         parts = (producer, *bridge, consumer)
-        if any(self.is_joint_group(g) for g in bridge):
-            return "in-place", "its parts are written where the joined value lies, and read there as a whole", {}
         disabled = "all" in self.options.disabled_fusions
         if disabled:
             return "disabled", "fusion is switched off (--no-fuse)", {}
@@ -391,8 +421,9 @@ def record_boundaries(grouping: Grouping, ledger: Ledger) -> None:
     for consumer in grouping.order():
         if grouping.is_view_group(consumer):
             continue
-        for producer, bridge in sorted(grouping.producers(consumer, joints=True)):
-            code, reason, facts = grouping.boundary(producer, bridge, consumer)
+        through = dict.fromkeys(grouping.part_producers(consumer), IN_PLACE)
+        plain = {p: grouping.boundary(p, bridge, consumer) for p, bridge in grouping.producers(consumer)}
+        for producer, (code, reason, facts) in sorted((plain | through).items()):
             first, second = (
                 kernel_decision(grouping.graph, grouping.partition.members[g]) for g in (producer, consumer)
             )

@@ -12,6 +12,8 @@ from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph, Node
 from opfuse.ir.ops import get
 
+MOST_NODES = 64  # lowering walks a region as deep as its longest chain, and each join lowers the whole of it again
+
 
 class Partition:
     """The nodes of a graph in disjoint groups, and which group reads which: the state of a grouping in progress."""
@@ -67,6 +69,10 @@ class Partition:
 def join_refusal(partition: Partition, groups: Iterable[int]) -> Refusal | None:
     """Why some groups may not become one for the graph's sake; None where nothing stands against it."""
     groups = tuple(groups)
+    nodes = sum(len(partition.members[group]) for group in groups)
+    if nodes > MOST_NODES:
+        return Refusal("large", f"a kernel of {nodes} operators: {MOST_NODES} at most are tried",
+                       {"nodes": nodes, "most": MOST_NODES})  # fmt: skip
     for group in groups:
         for name in partition.members[group]:
             refusal = node_refusal(partition.graph.nodes[name])

@@ -10,6 +10,7 @@ writes it into the whole, through the reshape between them if there is one. What
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from opfuse.ir.graph import Graph, Node
 from opfuse.ir.index import Index, flatten
 from opfuse.ir.ops import structure_of
 from opfuse.ir.placement import Cut, Joint, Placement, Shape, cut_of, dense, joint_of, reshaped
+
+Found = dict[str, Placement | Refusal]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Placing:
         self.sources: dict[str, tuple[str, Cut | None]] = {}  # view -> its source, and the box where it is a slice
         self.parts: dict[str, Part] = {}  # value that a kernel makes -> where
         self.inside: dict[str, list[str]] = {}  # value -> those that lie directly in it
+        self.bent: Counter[str] = Counter()  # value -> how many lie in it through a reshape, which may not fit there
 
     def shape(self, value: str) -> Shape | Refusal:
         shape = self.graph.types[value].shape
@@ -43,33 +47,50 @@ class Placing:
         return known if len(known) == len(shape) else Refusal("open-shape", f"the shape of {value} is not known yet")
 
     # ---- where a value lies -----------------------------------------------------------------------------------------
-    def placement(self, value: str) -> Placement | Refusal:
-        shape = self.shape(value)
+    def placement(self, value: str, found: Found | None = None) -> Placement | Refusal:
+        """`found` keeps the answers of several questions. Joints lie in joints a thousand deep in some models."""
+        found = {} if found is None else found
+        chain: list[str] = []
+        at: str | None = value
+        while at is not None and at not in found:
+            chain.append(at)
+            at = self.outer(at)
+        for v in reversed(chain):
+            found[v] = self._placed(v, found)
+        return found[value]
+
+    def outer(self, value: str) -> str | None:
+        """What the value lies directly in."""
+        if value in self.sources:
+            return self.sources[value][0]
+        return self.parts[value].whole if value in self.parts else None
+
+    def is_bent(self, value: str) -> bool:
+        """It lies in the other under another shape."""
+        if value in self.sources:
+            return self.sources[value][1] is None
+        return value in self.parts and self.parts[value].operand != value
+
+    def _placed(self, value: str, found: Found) -> Placement | Refusal:
+        """Where the value lies, given the place of what it lies in."""
+        shape, outer = self.shape(value), self.outer(value)
         if isinstance(shape, Refusal):
             return shape
-        if value in self.sources:
-            return self._seen(value, shape)
-        part = self.parts.get(value)
-        return Placement(value, 0, dense(shape)) if part is None else self._made_inside(part, shape)
-
-    def _seen(self, value: str, shape: Shape) -> Placement | Refusal:
-        source, cut = self.sources[value]
-        place, full = self.placement(source), self.shape(source)
-        if isinstance(place, Refusal) or isinstance(full, Refusal):
-            return place if isinstance(place, Refusal) else Refusal("open-shape", f"the shape of {source} is not known")
+        if outer is None:
+            return Placement(value, 0, dense(shape))
+        place = found[outer]
+        if isinstance(place, Refusal):
+            return place
+        cut = self.sources[value][1] if value in self.sources else None
         if cut is not None:
             return cut.placed(place)
-        strides = reshaped(full, place.strides, shape)
-        return strides if isinstance(strides, Refusal) else Placement(place.root, place.offset, strides)
-
-    def _made_inside(self, part: Part, shape: Shape) -> Placement | Refusal:
-        place, shown = self.placement(part.whole), self.shape(part.operand)
-        if isinstance(place, Refusal) or isinstance(shown, Refusal):
-            return place if isinstance(place, Refusal) else Refusal("open-shape", "the shape of a part is not known")
-        strides = reshaped(shown, place.strides, shape)
-        if isinstance(strides, Refusal):
-            return strides
-        return Placement(place.root, place.offset + part.start * place.strides[part.axis], strides)
+        part = self.parts.get(value)
+        offset = place.offset + part.start * place.strides[part.axis] if part is not None else place.offset
+        shown = self.shape(part.operand if part is not None else outer)
+        if isinstance(shown, Refusal):
+            return shown
+        strides = reshaped(shown, place.strides, shape) if self.is_bent(value) else place.strides
+        return strides if isinstance(strides, Refusal) else Placement(place.root, offset, strides)
 
     def root(self, value: str) -> str:
         """The value whose bytes it looks into, through views only (a part is its own root)."""
@@ -138,28 +159,40 @@ class Placing:
         around = {v: source for v, (source, _) in sources.items()} | {v: part.whole for v, part in parts.items()}
         for value, outer in around.items():
             self.inside.setdefault(outer, []).append(value)
-        found = self._misfit([*around])
-        if found is not None:
+            self._count_bent(value, outer, 1)
+        refusal = self._misfit([*around])
+        if refusal is not None:
             for value, outer in around.items():
+                self._count_bent(value, outer, -1)
                 self.inside[outer].remove(value)
+            for value in around:
                 self.sources.pop(value, None)
                 self.parts.pop(value, None)
-        return found
+        return refusal
+
+    def _count_bent(self, value: str, outer: str, sign: int) -> None:
+        count = sign * (self.bent[value] + self.is_bent(value))
+        at: str | None = outer
+        while count and at is not None:
+            self.bent[at] += count
+            at = self.outer(at)
 
     def _misfit(self, values: list[str]) -> Refusal | None:
-        """Why one of these, or of what lies in them, cannot lie where it would."""
+        """Why one of these, or of what lies in them, cannot lie where it would. Only a reshape may not fit."""
+        found: Found = {}
         while values:
             value = values.pop()
-            place = self.placement(value)
+            place = self.placement(value, found)
             if isinstance(place, Refusal):
                 return place
-            values += self.inside.get(value, ())
+            values += [v for v in self.inside.get(value, ()) if self.bent[v] or self.is_bent(v)]
         return None
 
     def placements(self) -> dict[str, Placement]:
         """All values that lie in another's bytes."""
-        found = {value: self.placement(value) for value in (*self.sources, *self.parts)}
-        return {value: place for value, place in found.items() if isinstance(place, Placement)}
+        found: Found = {}
+        lying = {value: self.placement(value, found) for value in (*self.sources, *self.parts)}
+        return {value: place for value, place in lying.items() if isinstance(place, Placement)}
 
 
 def is_reshape(graph: Graph, node: Node) -> bool:

@@ -10,7 +10,7 @@ function), `output` (made by kernels and shown to the user: written straight int
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from opfuse.fuse.provider import HostKernel, Kernel, TileKernel
 from opfuse.ir.dims import Dim, product
@@ -29,6 +29,7 @@ class Storages:
     kinds: Mapping[str, Area]
     numbers: Mapping[str, int]
     bytes: Mapping[str, int]
+    held: Mapping[str, frozenset[str]] = field(default_factory=dict)  # of values that no kernel makes
 
     @staticmethod
     def of(graph: Graph, kernels: Sequence[Kernel]) -> Storages:
@@ -48,7 +49,7 @@ class Storages:
             if _root(graph, value) not in kinds:
                 raise ValueError(f"no kernel makes {value!r}, shown as output {name!r}")
         made = frozenset((*by_tiles, *by_host))
-        return Storages(graph, made, kinds, numbers, _storage_bytes(graph, kernels, kinds))
+        return Storages(graph, made, kinds, numbers, _storage_bytes(graph, kernels, kinds), _held(graph, made))
 
     def root(self, value: str) -> str:
         return _root(self.graph, value)
@@ -66,8 +67,7 @@ class Storages:
 
     def offset(self, value: str) -> int:
         """Bytes from the beginning of its storage."""
-        place = self.graph.placements.get(value)
-        return place.offset * self.graph.types[value].dtype.bytes if place is not None else 0
+        return _offset(self.graph, value)
 
     def strides(self, value: str) -> tuple[int, ...]:
         """In elements; () where the value is row-major without gaps."""
@@ -76,10 +76,24 @@ class Storages:
 
     def holds(self, value: str) -> frozenset[str]:
         """The values that kernels make, or that are given, in whose bytes the value lies: what its reader waits for."""
-        node = self.graph.producer(value)
-        if value in self.made or node is None:
-            return frozenset((value,))
-        return frozenset().union(*(self.holds(v) for v in node.reads))
+        return self.held.get(value) or frozenset((value,))
+
+
+def _held(graph: Graph, made: frozenset[str]) -> dict[str, frozenset[str]]:
+    """What each view and each joint holds, in the graph's order: views stand on views, joints in joints."""
+    held: dict[str, frozenset[str]] = {}
+    lying = graph.placements.keys() | {place.root for place in graph.placements.values()}
+    for node in graph.nodes.values():
+        for value in node.outputs:
+            if value in lying and value not in made:
+                held[value] = frozenset().union(*(held.get(v) or (v,) for v in node.reads))
+    return held
+
+
+def _offset(graph: Graph, value: str) -> int:
+    """Of an empty value 0, wherever it stands: its storage may be as empty."""
+    place = graph.placements.get(value)
+    return place.offset * graph.types[value].dtype.bytes if place is not None and static_bytes(graph, value) else 0
 
 
 def _root(graph: Graph, value: str) -> str:
@@ -133,8 +147,7 @@ def _storage_bytes(graph: Graph, kernels: Sequence[Kernel], kinds: Mapping[str, 
             root = _root(graph, value)
             if root not in kinds:
                 raise ValueError(f"no kernel makes {value!r}, which kernel {kernel.name!r} reads")
-            place = graph.placements.get(value)
-            size += place.offset * buffer.dtype.bytes if place is not None else 0
+            size += _offset(graph, value)
             if size > out.get(root, 0) and kinds.get(root) != "arena":
                 raise ValueError(f"kernel {kernel.name!r}: {value!r} has {out.get(root, 0)} bytes, its buffer {size}")
             out[root] = max(out.get(root, 0), size)
