@@ -8,7 +8,6 @@ it is small is computed from the bits of the number instead.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from opfuse.codegen.polynomials import (
@@ -24,8 +23,6 @@ from opfuse.codegen.polynomials import (
     TAIL_F32,
     TAIL_F64,
 )
-
-LOG2_E_F32 = (1.4426950216293335, 1.92596298909109e-08)
 
 
 def _horner(coefficients: Sequence[float], x: str, name: str = "p") -> str:
@@ -74,18 +71,6 @@ def normcdf_{suffix}(x):
 
 
 PRELUDE: dict[str, str] = {
-    # 2^t of the rounded t = x log2 e, times what the rounding has left out: Triton's own exp is off by |x| ulp.
-    "exp_f32": f"""
-@triton.jit
-def exp_f32(x):
-    t = x * {LOG2_E_F32[0]!r}
-    rest = tl.fma(x, {LOG2_E_F32[0]!r}, t * -1.0)
-    rest = tl.fma(x, {LOG2_E_F32[1]!r}, rest)
-    low = t < -64.0  # exp2 gives no denormals: those are made by a product
-    e = tl.exp2(tl.where(low, t + 64.0, t))
-    e = tl.where((t < 128.0) & (t > -256.0), tl.fma(e * rest, {math.log(2)!r}, e), e)
-    return e * tl.where(low, {2.0**-64!r}, 1.0)
-""",
     "exp_of_sum_f32": _exp_of_sum("f32", -105.0, 89.0, (LN2_HIGH_F32, LN2_LOW_F32), 32, 127, 23, EXP_F32),
     "exp_of_sum_f64": _exp_of_sum("f64", -746.0, 710.0, (LN2_HIGH_F64, LN2_LOW_F64), 64, 1023, 52, EXP_F64),
     "expm1_f32": f"""
@@ -139,7 +124,7 @@ def log1p_f64(x):
     "logistic_f32": """
 @triton.jit
 def logistic_f32(x):
-    e = exp_f32(tl.abs(x) * -1.0)
+    e = exp_of_sum_f32(tl.abs(x) * -1.0, 0.0)
     return tl.where(x < 0.0, e, 1.0) / (1.0 + e)
 """,
     "logistic_f64": """

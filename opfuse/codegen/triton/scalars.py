@@ -21,7 +21,7 @@ from opfuse.codegen.triton.expressions import (
 from opfuse.ir.scalar import Apply, Const, Position, Scalar, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
-from opfuse.tile.program import Dot, Tile, statements
+from opfuse.tile.program import Dot, Reduce, Tile, statements
 
 Range = tuple[int, int]
 Shaped = Callable[[Tile, Sequence[Axis]], str]
@@ -32,7 +32,7 @@ SMALL_POWERS = {1.0: "{0}", 2.0: "({0} * {0})", 3.0: "({0} * {0} * {0})"}
 class ScalarText:
     def __init__(self, places: Places, shaped: Shaped) -> None:
         self.places, self.shaped = places, shaped
-        self.fast = any(isinstance(s, Dot) for s in statements(places.blocks.phase.body))
+        self.fast = any(isinstance(s, (Dot, Reduce)) for s in statements(places.blocks.phase.body))
 
     def reach(self, x: Scalar) -> set[str]:
         """Names of the axes along which the printed expression has a dimension."""
