@@ -18,6 +18,7 @@ from opfuse.rewrite.rules import (
     broadcasting,
     constants,
     conv_transpose,
+    counting,
     embedding,
     joints,
     layout,
@@ -38,7 +39,7 @@ class Pass:
 
 
 SIMPLIFY = (*constants.RULES, *movement.RULES, *joints.RULES, *arithmetic.RULES, *broadcasting.RULES)
-CANONICAL = (*recurrent.RULES, *activation.RULES, *normalisation.RULES, *embedding.RULES)
+CANONICAL = (*recurrent.RULES, *counting.RULES, *activation.RULES, *normalisation.RULES, *embedding.RULES)
 LINEAR = (*arithmetic.SCALING, *linear.RULES, *scales.RULES, *padding.RULES)
 LAYOUT = (*layout.RULES, *conv_transpose.RULES, *transposes.RULES)
 
