@@ -33,7 +33,7 @@ class Recurrence:
 def recurrence(
     op: str, attrs: str = "", *, opsets: tuple[int, ...] = (14,), sizes: tuple[int, int, int, int] = (5, 3, 4, 6),
     direction: str = "forward", lengths: tuple[int, ...] | None = None, bias: bool = True, states: bool = True,
-    batch_first: bool = False,
+    batch_first: bool = False, peepholes: bool = False,
 ) -> Recurrence:  # fmt: skip
     """`sizes` are time, batch, width of the input, width of the state."""
     time, batch, width, hidden = sizes
@@ -58,6 +58,9 @@ def recurrence(
     for name in ("h", "c")[: 2 if op == "LSTM" else 1] if states else ():
         feeds[name] = normal(*first(directions, batch, hidden))
         operands.append(name)
+    if peepholes:
+        operands += ['""'] * (7 - len(operands)) + ["p"]
+        constants["p"] = normal(directions, 3 * hidden)
     while operands[-1] == '""':
         operands.pop()
     given = [f"hidden_size = {hidden}", f'direction = "{direction}"', *([attrs] if attrs else [])]
@@ -88,6 +91,8 @@ def recurrent_cases() -> list[Recurrence]:
             recurrence("GRU", "linear_before_reset = 1", direction=direction),
             recurrence("GRU", "linear_before_reset = 1", direction=direction, lengths=(5, 2, 4), bias=False),
             recurrence("LSTM", "input_forget = 1", direction=direction),
+            recurrence("LSTM", direction=direction, peepholes=True, states=direction == "forward"),
+            recurrence("LSTM", "clip = 0.4", direction=direction, peepholes=True, lengths=(5, 2, 4)),
             recurrence("LSTM", f"activations = [{named}], {numbers}", direction=direction),
         ]
     for name in ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "Elu", "Softplus", "Sigmoid", "Relu"):

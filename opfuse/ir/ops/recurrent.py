@@ -1,13 +1,14 @@
 """LSTM, GRU and RNN, whole: kept for matching and for peers' kernels, expanded into a product and steps of time.
 
-    y, y_h, y_c = lstm(x, w, r, b?, lengths?, h0?, c0?; direction, activations, clip, input_forget)
+    y, y_h, y_c = lstm(x, w, r, b?, lengths?, h0?, c0?, p?; direction, activations, clip, input_forget)
     y, y_h      = gru(x, w, r, b?, lengths?, h0?; direction, activations, clip, linear_before_reset)
     y, y_h      = rnn(x, w, r, b?, lengths?, h0?; direction, activations, clip)
 
-As in ONNX: x [T, B, I], w [D, G*H, I], r [D, G*H, H], b [D, 2*G*H], states [D, B, H], y [T, D, B, H], with D directions
-and G gates in the order i o f c, or z r h. `activations` are (name, alpha, beta), one for each gate function of each
-direction, in that order. The input's part of the gates does not wait for the state: it is one matrix product for all
-steps, and `lstm_steps` and its like (`recurrent_steps`) do what is left. Half precision is computed in float32.
+As in ONNX: x [T, B, I], w [D, G*H, I], r [D, G*H, H], b [D, 2*G*H], states [D, B, H], peepholes p [D, 3*H] and
+y [T, D, B, H], with D directions and G gates in the order i o f c, or z r h. `activations` are (name, alpha, beta), one
+for each gate function of each direction, in that order. The input's part of the gates does not wait for the state: it
+is one matrix product for all steps, and `lstm_steps` and its like (`recurrent_steps`) do what is left. Half precision
+is computed in float32.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Names = tuple[str | None, ...]
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {  # -> for each direction: does it run backwards?
     "forward": (False,), "reverse": (True,), "bidirectional": (False, True),
 }  # fmt: skip
-LENGTHS, STATES = 4, 5  # places of the optional inputs
+LENGTHS, STATES, PEEPHOLES = 4, 5, 7  # places of the optional inputs
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def _infer(cell: Cell, call: Call) -> tuple[TensorType, ...]:
     expected = {
         1: TensorType(x.dtype, (directions, columns, width)), 2: TensorType(x.dtype, (directions, columns, hidden)),
         3: TensorType(x.dtype, (directions, 2 * columns)), **{STATES + k: state for k in range(cell.states)},
+        PEEPHOLES: TensorType(x.dtype, (directions, 3 * hidden)),
     }  # fmt: skip
     for k, type_ in expected.items():
         if call.has(k) and call.type(k) != type_:
@@ -137,8 +139,9 @@ class _Direction:
             extra = [self.inner_bias()]
         states = [self.mine(STATES + k) if self.call.has(STATES + k) else None for k in range(cell.states)]
         lengths = self.inputs[LENGTHS] if self.call.has(LENGTHS) else None
+        seen = [g.emit("reshape", [self.mine(PEEPHOLES)], {"shape": (3, hidden)})] if self.call.has(PEEPHOLES) else []
         names = [g.fresh(cell.steps) for _ in range(1 + cell.states)]
-        g.emit(cell.steps, [self.of_gates(gates), weights, *extra, lengths, *states], attrs, outputs=names)
+        g.emit(cell.steps, [self.of_gates(gates), weights, *extra, lengths, *states, *seen], attrs, outputs=names)
         return tuple(names)
 
     def mine(self, k: int) -> str:
@@ -188,8 +191,9 @@ class _Direction:
 
 # ---- oracles: the equations of the ONNX specification, a step and a row of the batch at a time -----------------------
 def _oracle(cell: Cell, attrs: Any, arrays: Any) -> tuple[Any, ...]:
-    given: tuple[Any, ...] = (*arrays, *(None,) * (STATES + cell.states - len(arrays)))
-    x, w, r, b, lengths, *states = given
+    given: tuple[Any, ...] = (*arrays, *(None,) * (PEEPHOLES + 1 - len(arrays)))
+    x, w, r, b, lengths, *states = given[: STATES + cell.states]
+    seen = [p] if (p := given[PEEPHOLES]) is not None else []
     dtype = x.dtype
     kind = np.float64 if dtype == np.float64 else np.float32
     time, batch, _ = x.shape
@@ -197,7 +201,7 @@ def _oracle(cell: Cell, attrs: Any, arrays: Any) -> tuple[Any, ...]:
     y = np.zeros((time, len(backwards), batch, hidden), kind)
     lasts = [np.zeros((len(backwards), batch, hidden), kind) if s is None else s.astype(kind) for s in states]
     for d, back in enumerate(backwards):
-        weights = [a[d].astype(kind) for a in (w, r)]
+        weights = [a[d].astype(kind) for a in (w, r, *seen)]
         bias = np.zeros(2 * cell.gates * hidden, kind) if b is None else b[d].astype(kind)
         functions = attrs["activations"][d * cell.functions : (d + 1) * cell.functions]
         for row in range(batch):
@@ -212,13 +216,14 @@ def _oracle(cell: Cell, attrs: Any, arrays: Any) -> tuple[Any, ...]:
 
 
 def _lstm_equations(attrs: Any, functions: Any, x: Any, weights: Any, bias: Any, state: Any) -> list[Any]:
-    (w, r), (h, c), (f, g, last), clip = weights, state, functions, attrs["clip"]
+    (w, r, *seen), (h, c), (f, g, last), clip = weights, state, functions, attrs["clip"]
     wb, rb = np.split(bias, 2)
+    pi, po, pf = np.split(seen[0], 3) if seen else (0, 0, 0)
     i, o, forget, new = np.split(w @ x + r @ h + wb + rb, 4)
-    it = activated_array(f, i, clip)
-    ft = 1 - it if attrs["input_forget"] else activated_array(f, forget, clip)
+    it = activated_array(f, i + pi * c, clip)
+    ft = 1 - it if attrs["input_forget"] else activated_array(f, forget + pf * c, clip)
     ct = ft * c + it * activated_array(g, new, clip)
-    return [activated_array(f, o, clip) * activated_array(last, ct, None), ct]
+    return [activated_array(f, o + po * ct, clip) * activated_array(last, ct, None), ct]
 
 
 def _gru_equations(attrs: Any, functions: Any, x: Any, weights: Any, bias: Any, state: Any) -> list[Any]:
@@ -270,6 +275,8 @@ _HALF_STATE = np.linspace(-1, 1, 36, dtype=np.float16).reshape(1, 12, 3)
 _LSTM_MORE = (
     Sample(((3, 2, 4), (1, 20, 4), (1, 20, 5)), {"activations": (SIGMOID, TANH, TANH), "input_forget": True}),
     Sample((*_HALF, _HALF_STATE), {"activations": (SIGMOID, TANH, TANH)}),
+    Sample(((3, 2, 4), (2, 20, 4), (2, 20, 5), None, None, (2, 2, 5), (2, 2, 5), (2, 15)),
+           {"activations": (SIGMOID, TANH, TANH) * 2, "direction": "bidirectional"}),
 )
 _GRU_INNER = {"activations": (SIGMOID, TANH), "linear_before_reset": True}
 _GRU_MORE = (
@@ -287,7 +294,7 @@ def _operator(name: str, cell: Cell, states: tuple[str, ...], attrs: Mapping[str
 
 
 OPERATORS: tuple[Operator, ...] = (
-    _operator("lstm", LSTM, ("h0?", "c0?"), {"input_forget": False}, _LSTM_MORE),
+    _operator("lstm", LSTM, ("h0?", "c0?", "p?"), {"input_forget": False}, _LSTM_MORE),
     _operator("gru", GRU, ("h0?",), {"linear_before_reset": False}, _GRU_MORE),
     _operator("rnn", RNN, ("h0?",), {}),
 )

@@ -1,14 +1,14 @@
 """Recurrences over gates that are projected already: what is left of LSTM, GRU and RNN in each step of time.
 
-    y, y_h, y_c = lstm_steps(gates, r, lengths?, h0?, c0?; ...)     gates [T, B, 4H] in ONNX's order i, o, f, c
+    y, y_h, y_c = lstm_steps(gates, r, lengths?, h0?, c0?, p?; ...)   gates [T, B, 4H] in ONNX's order i, o, f, c
     y, y_h      = gru_steps(gates, r, bias?, lengths?, h0?; ...)    gates [T, B, 3H]: z, r, h
     y, y_h      = rnn_steps(gates, r, lengths?, h0?; ...)           gates [T, B, H]
 
 One direction each; `reverse` goes from the last step to the first and puts every result where its input stood. r is
-[gates, H (of the state), H]; y is [T, B, H], y_h and y_c are [B, H]. A row of the batch stands still, and gives zeros,
-from its length on; one of length 0 ends in states of zeros. A clip bounds what goes into the gates, and not the cell on
-its way out (so does ONNX Runtime; the specification leaves it open). Types are float32 or float64: whoever has half
-precision widens first.
+[gates, H (of the state), H], p is [3, H] (peepholes: what the gates i, o, f see of the cell); y is [T, B, H], y_h and
+y_c are [B, H]. A row of the batch stands still, and gives zeros, from its length on; one of length 0 ends in states of
+zeros. A clip bounds what goes into the gates, and not the cell on its way out (so does ONNX Runtime; the specification
+leaves it open). Types are float32 or float64: whoever has half precision widens first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ def _infer(gates: int, states: int, lengths_at: int, call: Call) -> tuple[Tensor
 
 def _infer_lstm(call: Call) -> tuple[TensorType, ...]:
     require_activations(call["activations"], 3)
-    return _infer(4, 2, 2, call)
+    types = _infer(4, 2, 2, call)
+    expected = TensorType(types[0].dtype, (3, types[0].shape[2]))
+    if call.has(5) and call.type(5) != expected:
+        raise OperatorError(f"peepholes are {call.type(5)}, must be {expected}")
+    return types
 
 
 def _infer_gru(call: Call) -> tuple[TensorType, ...]:
@@ -105,6 +109,13 @@ class _Steps:
         weight = Access(1, (Index((), number), summed_index(), self.place[1]))
         return self.b.product(value, weight, start)
 
+    def seeing(self, gate: Scalar, number: int, cell: Scalar) -> Scalar:
+        """The sum of a gate with what it sees of the cell through its peephole, where there are any."""
+        if not self.call.has(5):
+            return gate
+        weight = self.b.read(5, (Index((), number), self.place[1]), self.dtype)
+        return apply("add", gate, apply("mul", weight, cell))
+
     def kept(self, new: Scalar, old: Scalar) -> Scalar:
         """The new value where the row still runs."""
         return new if self.runs is None else apply("select", self.runs, new, old)
@@ -126,10 +137,11 @@ def _lstm(call: Call) -> Scan:
     f, g, last = call["activations"]
     h, c = s.state(3), s.state(4)
     sums = [s.product(h, k, s.gate(k)) for k in range(4)]
-    into, out = (s.b.value(activated(f, sums[k], clip)) for k in (0, 1))
-    forget = _one_minus(into) if call["input_forget"] else activated(f, sums[2], clip)
+    into = s.b.value(activated(f, s.seeing(sums[0], 0, c), clip))
+    forget = _one_minus(into) if call["input_forget"] else activated(f, s.seeing(sums[2], 2, c), clip)
     new = apply("add", apply("mul", s.b.value(forget), c), apply("mul", into, activated(g, sums[3], clip)))
     cell = s.b.value(new)
+    out = s.b.value(activated(f, s.seeing(sums[1], 1, cell), clip))
     state = s.b.value(apply("mul", out, activated(last, cell, None)))
     s.b.follow(c, s.kept(cell, c))
     s.b.follow(h, s.kept(state, h))
@@ -181,17 +193,20 @@ def _walk(gates: Any, lengths: Any, states: Sequence[Any], reverse: bool, hidden
     return (y, *lasts)
 
 
-def _lstm_array(attrs: Any, gates: Any, r: Any, lengths: Any = None, h0: Any = None, c0: Any = None) -> Any:
+def _lstm_array(
+    attrs: Any, gates: Any, r: Any, lengths: Any = None, h0: Any = None, c0: Any = None, p: Any = None
+) -> Any:
     f, g, last = attrs["activations"]
     clip, hidden = attrs["clip"], r.shape[2]
+    pi, po, pf = np.zeros((3, hidden), gates.dtype) if p is None else p
 
     def step(x: Any, states: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         h, c = states
         i, o, forget, new = np.split(x + np.concatenate([h @ w for w in r]), 4)
-        i = activated_array(f, i, clip)
-        forget = 1 - i if attrs["input_forget"] else activated_array(f, forget, clip)
+        i = activated_array(f, i + pi * c, clip)
+        forget = 1 - i if attrs["input_forget"] else activated_array(f, forget + pf * c, clip)
         c = forget * c + i * activated_array(g, new, clip)
-        h = activated_array(f, o, clip) * activated_array(last, c, None)
+        h = activated_array(f, o + po * c, clip) * activated_array(last, c, None)
         return h, (h, c)
 
     return _walk(gates, lengths, (h0, c0), attrs["reverse"], hidden, step)
@@ -237,7 +252,7 @@ _STEP = (5, 3, 28), (4, 7, 7)
 
 OPERATORS: tuple[Operator, ...] = (
     Operator(
-        "lstm_steps", Kind.PHASED, ("gates", "r", "lengths?", "h0?", "c0?"), _infer_lstm, _oracle(_lstm_array),
+        "lstm_steps", Kind.PHASED, ("gates", "r", "lengths?", "h0?", "c0?", "p?"), _infer_lstm, _oracle(_lstm_array),
         {"activations": (SIGMOID, TANH, TANH), "input_forget": False, **_GATES}, scan=_lstm, outputs=3,
         flops=partial(_flops, 4),
         samples=(
@@ -246,6 +261,8 @@ OPERATORS: tuple[Operator, ...] = (
             Sample((*_STEP, _LENGTHS, (3, 7), (3, 7))),
             Sample((*_STEP, _LENGTHS, (3, 7), (3, 7)), {"reverse": True, "clip": 0.4}),
             Sample(((1, 1, 80), (4, 20, 20)), {"input_forget": True}),
+            Sample((*_STEP, None, (3, 7), (3, 7), (3, 7))),
+            Sample((*_STEP, _LENGTHS, None, None, (3, 7)), {"reverse": True, "clip": 0.4, "input_forget": True}),
             Sample(((3, 1, 132), (4, 33, 33)), {"activations": (("hard_sigmoid", 0.2, 0.5), TANH, ("relu", 0.0, 0.0))}),
         ),
     ),

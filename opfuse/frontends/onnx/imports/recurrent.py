@@ -19,7 +19,7 @@ from opfuse.frontends.onnx.equal_dims import require_equal
 from opfuse.frontends.onnx.imports.definition import Import
 from opfuse.ir.dims import Dim
 from opfuse.ir.ops.gates import Activation
-from opfuse.ir.ops.recurrent import DIRECTIONS, GRU, LENGTHS, LSTM, RNN, STATES, Cell
+from opfuse.ir.ops.recurrent import DIRECTIONS, GRU, LENGTHS, LSTM, PEEPHOLES, RNN, STATES, Cell
 
 # ONNX's name in lower case -> ours, and the defaults of the numbers that it takes (those of the operator of that name).
 _ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
@@ -38,13 +38,13 @@ def recurrence(call: Call, op: str, cell: Cell) -> tuple[str | None, ...]:
     direction = call.string_attribute("direction", "forward")
     if direction not in DIRECTIONS:
         raise InvalidNode(f"its direction {direction!r} is none of {', '.join(DIRECTIONS)}")
-    if call.has(STATES + cell.states):
-        call.unsupported("peepholes (its input P) are not supported")
     batch_first = bool(call.int_attribute("layout", 0)) if call.version >= 14 else False
     inputs = [call.optional(k) for k in range(STATES + cell.states)]
     if batch_first:
         inputs = [_swapped(call, v, (1, 0, 2)) if k in (0, *range(STATES, 7)) else v for k, v in enumerate(inputs)]
     inputs = _fitted(call, inputs, len(DIRECTIONS[direction]))
+    if cell is LSTM and call.has(PEEPHOLES):
+        inputs.append(call.input(PEEPHOLES))
     attrs: dict[str, Any] = {
         "direction": direction, "activations": _activations(call, cell, len(DIRECTIONS[direction])),
         "clip": call.float_attribute("clip", 0.0) or None,
