@@ -128,4 +128,20 @@ def _recurrences() -> list[QuantisedCase]:
     return [QuantisedCase("DynamicQuantizeLSTM", (14,), {"x": x}, body, weights, ("y", "h", "c"), 64)]
 
 
-QUANTISED: tuple[QuantisedCase, ...] = (*_conversions(), *_products(), *_of_the_runtime(), *_recurrences())
+def _packed() -> list[QuantisedCase]:
+    a, out = {"a": RNG.standard_normal((2, 3, 40)).astype(np.float32)}, []
+    for bits in (4, 8):
+        weights = {"b": _bytes(5, 3, 16 * bits // 8),
+                   "s": np.abs(RNG.standard_normal((5, 3))).astype(np.float32).reshape(-1)}  # fmt: skip
+        attrs = f"K = 40, N = 5, bits = {bits}, block_size = 16"
+        packed = _bytes(5 * -(-3 * bits // 8))
+        out += [
+            QuantisedCase("MatMulNBits", (14,), a, f"y = com.microsoft.MatMulNBits <{attrs}> (a, b, s)", weights,
+                          terms=400),
+            QuantisedCase("MatMulNBits", (14,), a, f"y = com.microsoft.MatMulNBits <{attrs}> (a, b, s, z)",
+                          {**weights, "z": packed}, terms=400),
+        ]  # fmt: skip
+    return out
+
+
+QUANTISED: tuple[QuantisedCase, ...] = (*_conversions(), *_products(), *_of_the_runtime(), *_packed(), *_recurrences())

@@ -149,6 +149,20 @@ def _counts() -> list[SamplingCase]:
     ]  # fmt: skip
 
 
+def _optimisers() -> list[SamplingCase]:
+    """ONNX Runtime without its training has none of them; answers for these stand in onnx.backend.test."""
+    x, state = {"r": np.float32(0.1), "t": np.int64(3), "x": _normal(2, 3), "g": _normal(2, 3)}, np.abs(_normal(2, 3))
+    domain = "ai.onnx.preview.training"
+    return [
+        SamplingCase("Adagrad", (14,), {**x, "a": state}, f"y, b = {domain}.Adagrad (r, t, x, g, a)", {}, ("y", "b")),
+        SamplingCase("Adam", (14,), {**x, "a": state, "b": state}, f"y, c, d = {domain}.Adam (r, t, x, g, a, b)", {},
+                     ("y", "c", "d")),
+        SamplingCase("Momentum", (14,), {**x, "a": state},
+                     f'y, b = {domain}.Momentum <alpha = 0.9, beta = 0.5, mode = "standard", norm_coefficient = 0.01> '
+                     "(r, t, x, g, a)", {}, ("y", "b")),
+    ]  # fmt: skip
+
+
 SAMPLING: tuple[SamplingCase, ...] = (
-    *_grids(), *_deformed(), *_signals(), *_pools(), *_selections(), *_regions(), *_counts(),
+    *_grids(), *_deformed(), *_signals(), *_pools(), *_selections(), *_regions(), *_counts(), *_optimisers(),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from opfuse.ir.evaluate import evaluate
 
 Arrays = Mapping[str, np.ndarray]
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"
+TRAINING = "ai.onnx.preview.training"
 MODEL_FOLDERS = (SHARED / "files", Path.home() / ".cache" / "opfuse-models")
 
 
@@ -37,7 +38,8 @@ def small(
     graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs)
     for output in graph.output:
         output.ClearField("type")
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in ("com.microsoft", "ai.onnx.ml"))]
+    others = ("com.microsoft", "ai.onnx.ml", TRAINING)
+    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(d, 1) for d in others)]
     return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
 
 

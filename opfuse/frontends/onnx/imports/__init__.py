@@ -29,6 +29,7 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         indexing,
         movement,
         normalisation,
+        packed_weights,
         quantisation,
         recurrent,
         reduction,
@@ -38,6 +39,7 @@ def table() -> Mapping[tuple[str, str, int], Import]:
         scatter,
         selection,
         signal,
+        training,
         vectorizer,
         window,
     )
@@ -45,7 +47,7 @@ def table() -> Mapping[tuple[str, str, int], Import]:
     rows: dict[tuple[str, str, int], Import] = {}
     for family in (elementwise, reduction, contraction, einsum, window, movement, indexing, normalisation, resize,
                    recurrent, quantisation, scatter, signal, sampling, selection, regions,
-                   vectorizer):  # fmt: skip
+                   vectorizer, packed_weights, training):  # fmt: skip
         for entry in family.IMPORTS:
             for version in entry.since:
                 if rows.setdefault((entry.domain, entry.op, version), entry) is not entry:
