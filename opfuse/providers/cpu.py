@@ -13,7 +13,7 @@ from opfuse.decision import Refusal
 from opfuse.fuse.cost import predict
 from opfuse.fuse.provider import Claim, Kernel, TileKernel
 from opfuse.fuse.region import Region
-from opfuse.ir.graph import Graph
+from opfuse.ir.graph import Graph, Node
 from opfuse.ir.ops import structure_of
 from opfuse.target import Target
 from opfuse.tile.beside import lower_beside, pieces
@@ -101,8 +101,25 @@ def products_after_reductions(graph: Graph, region: Region) -> bool:
     return False
 
 
+def attention(graph: Graph, members: Sequence[Node]) -> set[str]:
+    """The nodes from a product of scores over their softmax to the product with its weights; none without these."""
+    after: dict[str, set[str]] = {n.name: set() for n in members}  # in order, so that readers stand behind makers
+    for node in reversed(members):
+        for reader in (r.name for v in node.outputs for r in graph.consumers(v) if r.name in after):
+            after[node.name] |= {reader, *after[reader]}
+    products = [n.name for n in members if n.op == "matmul"]
+    for softmax in (n.name for n in members if n.op == "softmax"):
+        scores = [p for p in products if softmax in after[p]]
+        weighted = [p for p in products if p in after[softmax]]
+        if scores and weighted:
+            return {scores[-1], weighted[0], *(n for n in after[scores[-1]] if weighted[0] in after[n])}
+    return set()
+
+
 def kernel_name(graph: Graph, region: Region) -> str:
-    """The operators of the region in order, shortened: "conv_add_relu"."""
-    operators = [n.op for n in region.members(graph)]
+    """The operators of the region in order, shortened: "conv_add_relu". Attention stands first, by its name."""
+    members = region.members(graph)
+    inside = attention(graph, members)
+    operators = ["attention"] * bool(inside) + [n.op for n in members if n.name not in inside]
     text = "_".join(operators[:4]) + (f"_and_{len(operators) - 4}_more" if len(operators) > 4 else "")
     return text.replace("reduce_", "")
