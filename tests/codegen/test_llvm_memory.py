@@ -71,3 +71,40 @@ def test_padding_along_the_lanes(columns: int, mode: str) -> None:
     feed = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
     got = opfuse.compile(g.copy(), threads=1, calibrate=False)(x=feed)["y"]
     assert np.array_equal(got, evaluate(g, {"x": feed}, "native")["y"])
+
+
+@pytest.mark.parametrize("columns", [1, 5, 15, 16, 17, 33, 50])
+@pytest.mark.parametrize("step", [2, 3, 4, 5, -2])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I8, DType.F16])
+def test_every_few_elements(columns: int, step: int, dtype: DType) -> None:
+    """Whole vectors are read for the lanes of one, but never behind the last element."""
+    g = Graph("g")
+    x = g.add_input("x", TensorType(dtype, (3, columns)))
+    first, stop = (0, columns) if step > 0 else (columns - 1, -1)
+    picked = g.emit("slice", [x], {"starts": (0, first), "stops": (3, stop), "steps": (1, step)})
+    g.set_outputs({"y": g.emit("add", [picked, picked])})
+    feed = np.random.default_rng(0).integers(-9, 9, (3, columns)).astype(dtype.numpy)
+    got = opfuse.compile(g.copy(), threads=1, calibrate=False)(x=feed)["y"]
+    assert np.array_equal(got, feed[:, ::step] * 2)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 16, 23, 40])
+@pytest.mark.parametrize("times", [2, 3, 4, 7])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I8, DType.F16])
+def test_every_element_several_times(columns: int, times: int, dtype: DType) -> None:
+    """Stores at every second place leave those between alone, which other rows or other threads write."""
+    g = Graph("g")
+    x = g.add_input("x", TensorType(dtype, (3, columns)))
+    g.set_outputs({"y": g.emit("repeat", [g.emit("neg", [x])], {"repeats": (2, times)})})
+    feed = np.random.default_rng(0).integers(-9, 9, (3, columns)).astype(dtype.numpy)
+    got = opfuse.compile(g.copy(), threads=1, calibrate=False)(x=feed)["y"]
+    assert np.array_equal(got, np.repeat(np.repeat(-feed, 2, 0), times, 1))
+
+
+def test_near_elements_are_no_gather_and_no_scatter() -> None:
+    g = Graph("g")
+    x = g.add_input("x", TensorType(DType.F32, (3, 100)))
+    picked = g.emit("slice", [x], {"starts": (0, 0), "stops": (3, 100), "steps": (1, 2)})
+    g.set_outputs({"y": g.emit("repeat", [picked], {"repeats": (1, 2)})})
+    text = text_of(g)
+    assert "gather" not in text and "scatter" not in text

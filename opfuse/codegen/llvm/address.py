@@ -101,6 +101,14 @@ class Addresses(Frame):
             if not quotient:
                 out.lane = self.e.add(out.lane, self.e.mul(c, n.lane))
             return
+        aligned = isinstance(divisor, int) and divisor > 0 and multiple(base) % divisor == 0
+        if aligned and n.vector is None and n.lane == 1 and isinstance(divisor, int) and isinstance(c, int):
+            steps = [c * (k // divisor if quotient else k % divisor) for k in range(self.v.lanes)]
+            if quotient:
+                out.terms.append((self.e.div(base, divisor), c))
+            part = self.v.numbered(steps)
+            out.vector = part if out.vector is None else self.v.add(out.vector, part)
+            return
         lanes = self.along_lanes(base, n.lane, n.vector)
         d = self.v.splat_int(divisor if isinstance(divisor, int) else self.e.most(divisor, 1), lanes.dtype)
         part = self.v.op("udiv" if quotient else "urem", lanes, d)

@@ -6,6 +6,7 @@ v.const(0.5, DType.F32);  v.splat_int(i);  v.iota();  v.lanes_below(rest)       
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,6 +47,20 @@ class Lanes:
         n = lanes or self.lanes
         return Value("<" + ", ".join(f"{HELD[dtype]} {k}" for k in range(n)) + ">", dtype, n)
 
+    def numbered(self, numbers: Sequence[int]) -> Value:
+        """A number for each lane."""
+        return Value("<" + ", ".join(f"i64 {n}" for n in numbers) + ">", DType.I64, len(numbers))
+
+    def numbers_of(self, v: Value) -> tuple[int, ...] | None:
+        """The numbers of a vector made by `numbered`; None for one that is computed."""
+        parts = v.text.strip("<>").split(", ") if v.text.startswith("<i64 ") else []
+        return tuple(int(x.removeprefix("i64 ")) for x in parts) or None
+
+    def picked(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        """Lanes of two vectors; those of the second one are numbered on."""
+        order = ", ".join(f"i32 {k}" for k in lanes)
+        return self.e.value(f"shufflevector {a}, {b}, <{len(lanes)} x i32> <{order}>", a.dtype, len(lanes))
+
     def splat(self, scalar: str, dtype: DType) -> Value:
         """All lanes equal to a scalar register."""
         t = f"<{self.lanes} x {HELD[dtype]}>"
@@ -83,8 +98,7 @@ class Lanes:
 
     def turned(self, v: Value) -> Value:
         """The lanes in reverse order."""
-        order = ", ".join(f"i32 {k}" for k in reversed(range(v.lanes)))
-        return self.e.value(f"shufflevector {v}, {v.type} poison, <{v.lanes} x i32> <{order}>", v.dtype, v.lanes)
+        return self.picked(v, v, range(v.lanes - 1, -1, -1))
 
     def constant_lanes(self, mask: Value) -> int:
         """How many lanes a constant mask of the first lanes holds; 0 for a mask computed at run time."""

@@ -17,6 +17,8 @@ from opfuse.tile.program import Load, Store, Tile
 STORED = {DType.F16: DType.I16, DType.BF16: DType.I16, DType.BOOL: DType.U8}  # held otherwise than they lie in memory
 LOCAL = {DType.F16: DType.F32, DType.BF16: DType.F32, DType.BOOL: DType.U8}  # in scratch half precision stays a float
 
+NEAR = 4  # vectors that are read whole for the lanes of one: a gather costs as much as a dozen
+
 
 class Memory(Addresses):
     # ---- buffers ---------------------------------------------------------------------------------------------------
@@ -58,10 +60,41 @@ class Memory(Addresses):
             call = f"call {vector} @llvm.masked.load.v{lanes}{_suffix(type_)}.p0("
             place = f"ptr align {dtype.bytes} {a.pointer.text}"
             return self.e.value(f"{call}{place}, {valid}, {outside})", stored, lanes)
+        near = self._near(a, mask)
+        if near is not None:
+            return self._picked(a.pointer, near, stored, dtype)
         places = self._places(a, type_)
         every = valid or Value("splat (i1 true)", DType.BOOL, lanes)
         call = f"call {vector} @llvm.masked.gather.v{lanes}{_suffix(type_)}.v{lanes}p0("
         return self.e.value(f"{call}<{lanes} x ptr> align {dtype.bytes} {places}, {every}, {outside})", stored, lanes)
+
+    def _near(self, a: Access, mask: Value | None) -> list[int] | None:
+        """Where the lanes lie behind the pointer, if that is known and near: every second element, each twice."""
+        lanes = self.v.lanes
+        steps = self.v.numbers_of(a.offsets) if a.offsets is not None else (0,) * lanes
+        valid = lanes if mask is None else self.v.constant_lanes(mask)
+        if a.mask is not None or a.guard is not None or steps is None or not isinstance(a.lane, int) or not valid:
+            return None
+        places = [n + k * a.lane for k, n in enumerate(steps[:valid])]
+        return places if min(places) >= 0 and max(places) < NEAR * lanes else None
+
+    def _picked(self, pointer: Handle, places: list[int], stored: DType, dtype: DType) -> Value:
+        """Whole vectors are read, up to the last place, and lanes picked out of them, two vectors at a time."""
+        lanes, end = self.v.lanes, max(places) + 1
+        parts: list[Value] = []
+        for at in range(0, end, lanes):
+            place = self.e.offset(pointer, at * dtype.bytes)
+            parts.append(self._load(Access(place, 1), stored, dtype, None, self.v.lanes_below(end - at), False))
+        places = places + places[-1:] * (lanes - len(places))
+        halves = []
+        for k in range(0, len(parts), 2):
+            pair = parts[k : k + 2]
+            inside = [p - k * lanes if k * lanes <= p < (k + 2) * lanes else 0 for p in places]
+            halves.append(self.v.picked(pair[0], pair[-1], inside))
+        if len(halves) == 1:
+            return halves[0]
+        order = [k if p < 2 * lanes else k + lanes for k, p in enumerate(places)]
+        return self.v.picked(halves[0], halves[1], order)
 
     def _outside(self, pad: Const | None, dtype: DType, stored: DType) -> Value:
         if pad is None:
@@ -108,10 +141,24 @@ class Memory(Addresses):
             self.e.line(f"store {vector} {raw.text}, ptr {a.pointer.text}, align {dtype.bytes}")
         elif a.offsets is None and a.lane == 1 and mask is not None:
             self._store_masked(a.pointer, raw, mask, dtype)
+        elif dtype.is_float and dtype.bytes >= 4 and (near := self._near(a, mask)) and len({*near}) == len(near):
+            self._spread(a.pointer, near, raw, dtype)
         else:
             every = mask or Value("splat (i1 true)", DType.BOOL, lanes)
             call = f"call void @llvm.masked.scatter.v{lanes}{_suffix(type_)}.v{lanes}p0({vector} {raw.text}, "
             self.e.line(f"{call}<{lanes} x ptr> align {dtype.bytes} {self._places(a, type_)}, {every})")
+
+    def _spread(self, pointer: Handle, places: list[int], raw: Value, dtype: DType) -> None:
+        """Lanes are moved to where they lie in whole vectors, which are stored without the lanes between."""
+        lanes, type_ = self.v.lanes, MEMORY[dtype]
+        lane_at = {p: k for k, p in enumerate(places)}
+        for at in range(0, max(places) + 1, lanes):
+            here = [lane_at.get(at + k) for k in range(lanes)]
+            moved = self.v.picked(raw, raw, [k or 0 for k in here])
+            bits = ", ".join(f"i1 {int(k is not None)}" for k in here)
+            place = self.e.offset(pointer, at * dtype.bytes)
+            call = f"call void @llvm.masked.store.v{lanes}{_suffix(type_)}.p0({moved}, "
+            self.e.line(f"{call}ptr align {dtype.bytes} {place.text}, <{lanes} x i1> <{bits}>)")
 
     def _store_masked(self, pointer: Handle, raw: Value, mask: Value, dtype: DType) -> None:
         """The first lanes only; a known number of them as plain stores of 8, 4, 2 and 1 of them.

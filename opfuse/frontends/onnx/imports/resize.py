@@ -2,7 +2,7 @@
 
     Resize(x [N, C, H, W], scales=[1, 1, 2, 2])              -> repeat(x, repeats=(1, 1, 2, 2))
     Resize(x [1, 1, 20], sizes=[1, 1, 6])                    -> gather(x, [1, 5, 8, 11, 15, 18], axis=2)
-    Resize(x [N, C, 4, 4], sizes=[N, C, 7, 9], mode=linear)  -> resample(x, places, weights, ..; axes=(2, 3))
+    Resize(x [N, C, 4, 4], sizes=[N, C, 7, 9], mode=linear)  -> resample(x, places, weights; axes=(3,)), then (2,)
 
 A whole factor of nearest neighbours works for symbolic extents too.
 """
@@ -76,22 +76,18 @@ def _numbers(call: Call, axis: int, s: Stretch) -> tuple[int, int, Fraction]:
 
 # ---- interpolation ---------------------------------------------------------------------------------------------------
 def _interpolated(call: Call, x: str, axes: Sequence[Stretch], mode: str, kernel: Kernel, border: Border) -> str:
-    """All axes in one operator as long as their taps together are few."""
+    """Axis after axis: elements of rows are gathered where the other axes are shortest."""
     kind = call.dtype(x)
     x = x if kind.is_float else call.cast(x, DType.F32)
     weights_type = DType.F64 if kind is DType.F64 else DType.F32
-    together: list[tuple[int, np.ndarray, np.ndarray]] = []
-    for axis, stretch in enumerate(axes):
-        if not _moves(stretch, mode):
-            continue
-        _numbers(call, axis, stretch)
-        places, weights = taps(stretch, mode, kernel, border)
-        if math.prod(len(p) for _, p, _ in together) * len(places) > MOST_TAPS and together:
-            x, together = _resample(call, x, together), []
+    moving = {d: _numbers(call, d, stretch) for d, stretch in enumerate(axes) if _moves(stretch, mode)}
+    last = len(axes) - 1
+    shrinking = {d for d, (extent, size, _) in moving.items() if d != last and size < extent}
+    for axis in sorted(moving, key=lambda d: (d not in shrinking, d != last, d)):
+        places, weights = taps(axes[axis], mode, kernel, border)
         if len(places) > MOST_TAPS:
             call.unsupported(f"axis {axis} reads {len(places)} elements for each of its own: more than {MOST_TAPS}")
-        together.append((axis, places, weights.astype(weights_type.numpy)))
-    x = _resample(call, x, together) if together else x
+        x = _resample(call, x, [(axis, places, weights.astype(weights_type.numpy))])
     return x if kind.is_float else call.cast(x, kind)
 
 
