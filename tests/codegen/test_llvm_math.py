@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -236,3 +237,48 @@ def test_special_values(isa: str, dtype: Any) -> None:
                 a, b = a[keep], b[keep]
             got = evaluate(isa, name, a, b)
             np.testing.assert_allclose(got, two(a, b), rtol=8 * np.finfo(dtype).eps, err_msg=name)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_remainders_and_whole_quotients_are_exact(dtype: Any, isa: str) -> None:
+    """fmod is exact; mod adds the divisor at most; a whole quotient is the rounded one, or a double next to it."""
+    rng = np.random.default_rng(9)
+    a, b = ((rng.choice([-1, 1], 2000) * 2.0 ** rng.uniform(-30, 30, 2000)).astype(dtype) for _ in range(2))
+    np.testing.assert_array_equal(evaluate(isa, "fmod", a, b), np.fmod(a, b))
+    exact = [Fraction(float(x)) // Fraction(float(y)) for x, y in zip(a, b, strict=True)]
+    rests = [float(Fraction(float(x)) % Fraction(float(y))) for x, y in zip(a, b, strict=True)]
+    assert ulps(evaluate(isa, "mod", a, b), np.array(rests, WIDE)) <= 1.0
+    assert ulps(evaluate(isa, "floordiv", a, b), np.array([float(n) for n in exact], WIDE)) <= 1.0
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rounding_to_integers(dtype: Any, isa: str) -> None:
+    """Halves of every size, up to the last numbers that have a fraction."""
+    binades = 2.0 ** np.arange(-3, np.finfo(dtype).nmant + 3)
+    x = (binades[:, None] * np.linspace(1, 2, 33)).ravel()
+    x = np.concatenate([x, np.rint(x) + 0.5, -x, -np.rint(x) - 0.5]).astype(dtype)
+    for name, function in (("rint", np.rint), ("floor", np.floor), ("ceil", np.ceil)):
+        np.testing.assert_array_equal(evaluate(isa, name, x), function(x), err_msg=name)
+
+
+def assert_half(got: np.ndarray, want: Any, dtype: DType) -> None:
+    """Within half a unit in the last place of f16 or bf16, and what a float adds to that."""
+    digits, least = (11, -24) if dtype is DType.F16 else (8, -133)
+    unit = np.maximum(np.ldexp(1.0, np.frexp(want.astype(np.float64))[1] - digits), 2.0**least)
+    largest = 65504.0 if dtype is DType.F16 else 3.3895e38
+    fits = np.abs(want) <= largest
+    assert (np.abs(got.astype(np.float64) - want)[fits] <= 0.51 * unit[fits]).all()
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_every_number_of_half_precision(name: str, dtype: DType) -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+    low, high = BOUNDS[name][1]
+    wide = x.astype(np.float32)
+    x = x[np.isfinite(wide) & (wide >= low) & (wide <= high)]
+    with np.errstate(all="ignore"):
+        want = BOUNDS[name][0](x.astype(np.float64).astype(WIDE))
+    assert_half(evaluate("avx2", name, x), want, dtype)

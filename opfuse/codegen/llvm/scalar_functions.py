@@ -63,7 +63,7 @@ def _floordiv(v: Vectors, x: Sequence[Value]) -> Value:
         return v.convert(v.floor(v.div(*wide)), a.dtype)
     if a.dtype.is_float:
         q = v.floor(v.div(a, b))
-        past = v.mul(v.fma(v.negative(q), b, a), v.intrinsic("copysign", v.like(1.0, b), b))
+        past = v.mul(v.left_of(a, q, b), v.intrinsic("copysign", v.like(1.0, b), b))
         return v.select(v.compare("lt", past, v.like(0.0, a)), v.sub(q, v.like(1.0, q)), q)
     q = _divide(v, a, b)
     if not a.dtype.is_signed:

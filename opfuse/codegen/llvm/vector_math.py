@@ -234,7 +234,8 @@ def fmod(v: Vectors, a: Value, b: Value) -> Value:
     """a - b trunc(a / b), with the sign of a. NaN where a is infinite or b is 0.
 
     r - b round(r / b) is exact with a fused multiply-add, and takes 52 bits off the quotient: exact for all floats, and
-    for doubles while |a / b| < 2^312. Without one, the quotient is cut to bits that leave the product exact (floats).
+    for doubles while |a / b| < 2^312. Without one, floats cut the quotient to bits that leave the product exact, and
+    doubles take the product's rounding error along.
     """
     if not is_double(a):
         return v.convert(_fmod(v, v.convert(a, DType.F64), v.convert(b, DType.F64), 28), a.dtype)
@@ -251,7 +252,7 @@ def _fmod(v: Vectors, a: Value, b: Value, bits: int) -> Value:
         if short:
             whole = v.bits(q, DType.I64)
             q = v.bits(v.logic("and", whole, v.like(-(1 << (53 - bits)), whole)), DType.F64)
-        r = v.fma(v.negative(q), y, r)
+        r = v.fma(v.negative(q), y, r) if short else v.left_of(r, q, y)
     zero = v.like(0.0, a)
     r = v.select(v.compare("lt", r, zero), v.add(r, y), r)  # the last quotient was rounded up
     r = v.select(v.compare("ge", r, y), v.sub(r, y), r)

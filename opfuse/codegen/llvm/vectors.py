@@ -66,11 +66,19 @@ class Vectors(Lanes):
         error = self.add(self.sub(self.mul(a1, b1), product), self.add(self.mul(a1, b2), self.mul(a2, b1)))
         return self.add(error, self.mul(a2, b2))
 
+    def left_of(self, a: Value, q: Value, b: Value) -> Value:
+        """a - q * b, exactly where q is a quotient a / b rounded to an integer of no more than its digits."""
+        if self.isa != "plain":
+            return self.intrinsic("fma", self.negative(q), b, a)
+        product = self.mul(q, b)
+        return self.sub(self.sub(a, product), self.product_error(q, b, product))
+
     def _halves(self, x: Value) -> tuple[Value, Value]:
-        """x as a sum of two numbers with half of its digits each."""
-        wide, low = (DType.I64, (1 << 27) - 1) if x.dtype is DType.F64 else (DType.I32, (1 << 12) - 1)
+        """x as a sum of two numbers with half of its digits each: the first rounded, so that the rest has a sign."""
+        wide, low = (DType.I64, 27) if x.dtype is DType.F64 else (DType.I32, 12)
         n = self.bits(x, wide)
-        top = self.bits(self.logic("and", n, self.like(~low, n)), x.dtype)
+        n = self.add(n, self.like(1 << (low - 1), n))
+        top = self.bits(self.logic("and", n, self.like(-(1 << low), n)), x.dtype)
         return top, self.sub(x, top)
 
     def horner(self, coefficients: tuple[float, ...], x: Value) -> Value:
@@ -245,11 +253,10 @@ class Vectors(Lanes):
         """To the nearest integer, half to even."""
         if self.isa != "plain":
             return self.intrinsic("rint", x)
-        # Adding 1.5 * 2^p (p: the bits of the mantissa) leaves no room for a fraction.
-        big = 1.5 * 2.0 ** (52 if x.dtype is DType.F64 else 23)
-        rounded = self.sub(self.add(x, self.like(big, x)), self.like(big, x))
-        small = self.compare("lt", self.absolute(x), self.like(2.0 ** (51 if x.dtype is DType.F64 else 22), x))
-        return self.select(small, self.intrinsic("copysign", rounded, x), x)
+        # Beside 2^p (p: the bits of the mantissa) there is no room for a fraction; larger numbers have none.
+        big, size = self.like(2.0 ** (52 if x.dtype is DType.F64 else 23), x), self.absolute(x)
+        rounded = self.sub(self.add(size, big), big)
+        return self.select(self.compare("lt", size, big), self.intrinsic("copysign", rounded, x), x)
 
     def floor(self, x: Value, up: bool = False) -> Value:
         if self.isa != "plain":
