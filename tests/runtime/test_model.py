@@ -304,3 +304,10 @@ def test_profile_gives_a_time_for_each_kernel() -> None:
         times = model.profile([feeds[p.name] for p in model.plan.inputs], seconds=0.05)
         assert len(times) == len(model.plan.kernels)
         assert all(0 < t < 0.05 for t in times)
+
+
+def test_a_model_without_kernels_has_an_empty_profile() -> None:
+    """Its outputs are its inputs."""
+    chain = Chain()
+    chain.show(chain.input("x", 64))
+    assert chain.compile().profile([np.zeros(64, np.float32)]) == ()
