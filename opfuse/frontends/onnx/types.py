@@ -45,7 +45,7 @@ class TensorDataError(ValueError):
 
 
 class ElementTypeError(ValueError):
-    """An element type (string, complex, 8-bit float, ...) or a kind of value that the IR does not have."""
+    """An element type (string, complex) or a kind of value that the IR does not have."""
 
 
 def element_type(number: int) -> DType:

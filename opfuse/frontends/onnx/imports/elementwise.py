@@ -188,14 +188,15 @@ def identity(call: Call) -> str:
 
 
 def dropout(call: Call) -> tuple[str | None, ...]:
-    """Inference only: the values pass. A model that asks for training mode is declined.
+    """Inference only: the values pass. A model that asks for training mode, and to drop some, is declined.
 
     The mask is all true from version 12 on; before, the specification says nothing and ONNX Runtime gives all false.
     """
     if call.has(2):
-        training = call.contents.array(call.input(2))
-        if training is None or training.any():
-            needs = call.behind(call.input(2)) if training is None else ()
+        ratio, training = (call.contents.array(call.input(k)) if call.has(k) else None for k in (1, 2))
+        if (training is None or training.any()) and (ratio is None or ratio.any()):
+            unknown = [k for k, known in ((1, ratio), (2, training)) if call.has(k) and known is None]
+            needs = tuple(dict.fromkeys(i for k in unknown for i in call.behind(call.input(k))))
             raise Unsupported("training mode is not supported, and its input 'training_mode' may be true", needs)
     x = call.input(0)
     mask = (
