@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from opfuse.decision import Decision, Ledger, Refusal
+from opfuse.fuse.chains import chains
 from opfuse.fuse.legality import Partition, join_refusal
 from opfuse.fuse.placing import Placing, is_reshape
 from opfuse.fuse.provider import Claim, Provider, why_on_host
@@ -91,6 +92,10 @@ class Grouping:
         self.alone = alone
         if "all" in self.options.disabled_fusions:
             return
+        for names in chains(self.graph, self.target.l2_bytes // 2):
+            groups = sorted({self.partition.group_of[n] for n in names})
+            if len(groups) > 1 and not alone & set(names):
+                self.try_join(groups[0], tuple(groups[1:-1]), groups[-1])
         for name in list(self.graph.nodes):
             heavy = self.is_heavy_joint(name)
             if name in alone or name in self.views or heavy and self.join_in_place(name):

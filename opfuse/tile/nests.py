@@ -145,7 +145,7 @@ class Nests(Values):
             return self.whole_dot(node, s, here, k)
         names = frozenset(n for i in here.values() for n in i.axes)
         if len(kept) == 1 and self.shallow(node, s, k):
-            return self.whole_dot(node, s, here, k)
+            return self.whole_dot(node, s, here, k, shares=False)
         opened, inner = [], dict(here)
         for a in [a for a in kept if a is not k] + [k]:
             opened.append(self.open_loop(a, inner, point=a is not k))
@@ -204,10 +204,13 @@ class Nests(Values):
         parallel = {p.name for p in s.axes}
         return any(isinstance(t, AxisTerm) and t.name in parallel for t, _ in i.terms)
 
-    def whole_dot(self, node: Node, s: Structure, here: Mapping[str, Index], k: Axis) -> Scalar:
-        """A product with an operand made in the region: that operand is a tile that holds all of k."""
+    def whole_dot(self, node: Node, s: Structure, here: Mapping[str, Index], k: Axis, shares: bool = True) -> Scalar:
+        """A product with an operand made in the region: that operand is a tile that holds all of k.
+
+        Where no operand is made here there is no tile to share, and an axis of its own keeps the order of its loads.
+        """
         used = frozenset(n for i in here.values() for n in i.axes)
-        shared = self.shared_axis(k, used)
+        shared = self.shared_axis(k, used) if shares else self.fresh_axis(k.name, k.extent)
         self.whole.add(shared.name)
         inner = {**here, k.name: shared.index}
         a_tile, b_tile = self.operand(node, s, 0, inner), self.operand(node, s, 1, inner)
