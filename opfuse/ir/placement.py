@@ -134,18 +134,19 @@ def _start(i: Index, axis: str) -> int | Refusal:
 
 
 def _ends(body: Scalar, axis: str) -> list[int | Refusal] | Refusal:
-    """Where the reads end, of the formula "the first below its end, else the second below its, else .."."""
+    """Where the reads end, of the formula "below this end one of the first reads, else one of the others"."""
+    no = Refusal("not-a-joint", "the formula does not pick its inputs one after another")
     ends: list[int | Refusal] = []
-    k = 0
-    while True:
-        match body:
-            case Apply("select", (Apply("lt", (Position(name), Const(int(end))), _), Operand(n), rest), _):
-                if name != axis or n != k:
-                    break
+    reads = 0
+    todo: list[Scalar | int] = [body]
+    while todo:
+        match todo.pop():
+            case int(end):
                 ends.append(end)
-                body, k = rest, k + 1
-            case Operand(n) if n == k:
-                return ends
+            case Operand(n) if n == reads:
+                reads += 1
+            case Apply("select", (Apply("lt", (Position(name), Const(int(end))), _), first, others), _) if name == axis:
+                todo += [others, end, first]
             case _:
-                break
-    return Refusal("not-a-joint", "the formula does not pick its inputs one after another")
+                return no
+    return ends

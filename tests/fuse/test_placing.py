@@ -404,3 +404,16 @@ def test_a_kernel_has_so_many_operators_at_most_and_says_so() -> None:
     groups = group(g, (CpuProvider(), ReferenceProvider()), TARGET, Options(), ledger)
     assert max(len(part.region.nodes) for part in groups) <= MOST_NODES < 150
     assert {d.code for d in ledger.of("boundary")} == {"large"}
+
+
+@pytest.mark.parametrize("count", [17, 40, 400])
+@pytest.mark.parametrize("given", [True, False])
+def test_a_joint_of_many(given: bool, count: int) -> None:
+    """Of inputs of the model it is one kernel; of what kernels make, each writes its part."""
+    g, xs = graph(*((3, 1 + k % 3) for k in range(count if given else min(count, 60))))
+    parts = xs if given else [g.emit("softmax", [x], {"axis": 1}) for x in xs]
+    g.set_outputs({"y": g.emit("concat", parts, {"axis": 1})})
+    if count < 100:
+        agree(g)
+    else:
+        assert kernels(g) == ["concat"] if given else "concat" not in " ".join(kernels(g))

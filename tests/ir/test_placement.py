@@ -13,6 +13,7 @@ from opfuse.decision import Refusal
 from opfuse.ir.graph import Graph
 from opfuse.ir.ops import structure_of
 from opfuse.ir.placement import Cut, Joint, Placement, cut_of, dense, is_dense, joint_of, reshaped
+from opfuse.ir.scalar import Apply, Scalar
 from opfuse.ir.types import DType, TensorType
 
 
@@ -102,3 +103,17 @@ def test_joints_are_read_from_structures() -> None:
     for name in ("sum", "where"):
         structure = structure_of(g, g.nodes[name])
         assert structure is not None and isinstance(joint_of(structure), Refusal)
+
+
+def test_a_joint_of_hundreds_is_picked_by_halves() -> None:
+    g = Graph("g")
+    parts = [g.add_input(f"x{k}", TensorType(DType.F32, (2, k % 4))) for k in range(700)]
+    g.emit("concat", parts, {"axis": 1}, name="joint")
+    structure = structure_of(g, g.nodes["joint"])
+    starts = tuple(int(n) for n in np.cumsum([0, *(k % 4 for k in range(699))]))
+    assert structure is not None and joint_of(structure) == Joint(1, starts, tuple(range(700)))
+    assert depth(structure.body) < 24
+
+
+def depth(x: Scalar) -> int:
+    return 1 + max(map(depth, x.args)) if isinstance(x, Apply) else 1

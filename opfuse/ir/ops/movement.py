@@ -162,6 +162,9 @@ def _tile_structure(call: Call) -> Structure:
 
 
 # ---- concat ----------------------------------------------------------------------------------------------------------
+MANY_PARTS = 16
+
+
 def _infer_concat(call: Call) -> TensorType:
     if not call.inputs:
         raise OperatorError("nothing to concatenate")
@@ -191,10 +194,16 @@ def _concat_structure(call: Call) -> Structure:
         reads.append(Access(k, index, pad))
         offset = offset + call.shape(k)[axis]
         ends.append(offset)
-    body: Scalar = Operand(count - 1, dtype)
-    for k in reversed(range(count - 1)):
-        body = apply("select", apply("lt", Position(axes[axis].name), extent(ends[k])), Operand(k, dtype), body)
-    return Structure(axes, tuple(reads), body)
+
+    def picked(first: int, last: int) -> Scalar:
+        """One of the inputs from `first` to `last`; of many by halves, so that no formula is hundreds of calls deep."""
+        if first == last:
+            return Operand(first, dtype)
+        middle = (first + last) // 2 if last - first >= MANY_PARTS else first
+        below = apply("lt", Position(axes[axis].name), extent(ends[middle]))
+        return apply("select", below, picked(first, middle), picked(middle + 1, last))
+
+    return Structure(axes, tuple(reads), picked(0, count - 1))
 
 
 # ---- pad -------------------------------------------------------------------------------------------------------------
