@@ -1,9 +1,9 @@
 """Elementwise arithmetic, comparison, logic, selection and casts. Activations stand in `activation`, inverse and
 hyperbolic functions in `trigonometric`.
 
-    neg abs sign exp log sqrt rsqrt reciprocal erf tanh sigmoid sin cos floor ceil round not isnan isinf identity
-    cast   add sub mul div pow maximum minimum mod fmod   equal not_equal less less_equal greater greater_equal
-    and or xor   where clip
+    neg abs sign exp log expm1 log1p sqrt rsqrt reciprocal erf tanh sigmoid sin cos floor ceil round not isnan isinf
+    identity cast   add sub mul div pow maximum minimum mod fmod   equal not_equal less less_equal greater
+    greater_equal and or xor   where clip
 
 Integers wrap; `div` of integers truncates towards zero, `mod` has the sign of the divisor, `fmod` of the dividend. A
 NaN in any operand comes through, in `maximum`, `minimum` and the bounds of `clip` too; where min > max, `clip` gives
@@ -195,6 +195,8 @@ OPERATORS: tuple[Operator, ...] = (
     _unary("sign", "sign", np.sign, "fi"),
     _unary("exp", "exp", np.exp),
     _unary("log", "log", np.log),
+    _unary("expm1", "expm1", np.expm1),
+    _unary("log1p", "log1p", np.log1p),
     _unary("sqrt", "sqrt", np.sqrt),
     _unary("rsqrt", "rsqrt", lambda x: 1 / np.sqrt(x)),
     pointwise("reciprocal", lambda attrs, x: apply("div", const(1, x.dtype), x), lambda attrs, x: np.reciprocal(x)),

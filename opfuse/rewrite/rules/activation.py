@@ -1,6 +1,7 @@
 """Activations that a model spells out in primitive operators, and roots and quotients in one form.
 
     x * 0.5 * (1 + erf(x / sqrt(2))) -> gelu(x)         x * sigmoid(x) -> silu(x)         1 / sqrt(x) -> rsqrt(x)
+    log(1 + exp(x)) -> softplus(x)                      exp(x) - 1 -> expm1(x)            log(1 + x) -> log1p(x)
 
 The three forms of GELU (erf, tanh, sigmoid of 1.702 x) are three functions: none is taken for another. A constant
 matches within the rounding of its type, so a divisor of 1.5 in the place of sqrt(2) does not.
@@ -148,6 +149,34 @@ def _saturated(m: Match) -> Refusal | None:
 def saturated_softplus(m: Match, to: Draft) -> str:
     """where(x > 20, x, softplus(x)) -> softplus(x), which does not overflow"""
     return to.emit("softplus", m["x"])
+
+
+# ---- formulas that lose the digits of a small value to a 1 -----------------------------------------------------------
+@rule("reassociating", any_of(op("log", 1 + op("exp", x)), op("log1p", op("exp", x))),
+      when=(same_type("x"), is_float), cases=_WIDE)  # fmt: skip
+def softplus(m: Match, to: Draft) -> str:
+    """log(1 + exp(x)) -> softplus(x), which does not overflow"""
+    return to.emit("softplus", m["x"])
+
+
+@rule("reassociating", op("log", op("sigmoid", x)), when=(same_type("x"), is_float), cases=_WIDE)
+def log_sigmoid(m: Match, to: Draft) -> str:
+    """log(sigmoid(x)) -> -softplus(-x), which does not end at log 0"""
+    return to.emit("neg", to.emit("softplus", to.emit("neg", m["x"])))
+
+
+@rule("reassociating", any_of(op("exp", x) - 1, op("exp", x) + -1), when=(same_type("x"), is_float), cases=_WIDE)
+def expm1(m: Match, to: Draft) -> str:
+    """exp(x) - 1 -> expm1(x)"""
+    return to.emit("expm1", m["x"])
+
+
+@rule("reassociating", op("log", 1 + x), when=(same_type("x"), is_float), cases=(
+    Case({"x": Input((17,), low=-0.9)}), Case({"x": Input((3, 5), DType.F64, -0.9)}, dtype=DType.F64),
+))  # fmt: skip
+def log1p(m: Match, to: Draft) -> str:
+    """log(1 + x) -> log1p(x)"""
+    return to.emit("log1p", m["x"])
 
 
 # ---- roots and quotients ---------------------------------------------------------------------------------------------
