@@ -56,7 +56,7 @@ def integer_span(graph: Graph, name: str) -> Span:
     Rows of a gathered tensor bind (the smallest of them); constants that the value is compared with come next; then
     0..1, the usual mask. Shifts by constants on the way to a gather are taken into account.
     """
-    uses = list(_uses(graph, name, 0, set()))
+    uses = list(_uses(graph, name))
     hard = [s for s, binding in uses if binding]
     if hard:
         low, high = max(s.low for s in hard), min(s.high for s in hard)
@@ -68,30 +68,45 @@ def integer_span(graph: Graph, name: str) -> Span:
     return _PLAIN
 
 
-def _uses(graph: Graph, value: str, shift: int, seen: set[tuple[str, int]]) -> Iterator[tuple[Span, bool]]:
-    """Spans that the readers of `value` (= the input + shift) ask for; True: leaving the span is an error."""
-    if (value, shift) in seen:
-        return
-    seen.add((value, shift))
-    for node in graph.consumers(value):
-        label = (node.origin or (node.name,))[0]
-        if node.op in ("gather", "gather_elements") and node.inputs[1] == value:
-            rows = _extent(graph, node.inputs[0], node.attrs.get("axis", 0))
-            yield Span(-shift, rows - 1 - shift, f"{label} gathers from {rows} rows"), True
-        elif node.op == "one_hot" and node.inputs[0] == value:
-            depth = node.attrs.get("depth")
-            if isinstance(depth, int):
-                yield Span(-shift, depth - 1 - shift, f"{label} has depth {depth}"), False
-        elif node.op in _COMPARISONS:
-            yield from _compared(graph, node, value, shift, label)
-        elif node.op == "cast":
-            if node.attrs["to"].is_integer:
-                yield from _uses(graph, node.output, shift, seen)
-        elif node.op in ("add", "sub") and (offset := _offset(graph, node, value)) is not None:
-            yield from _uses(graph, node.output, shift + offset, seen)
-        elif node.op in _SAME_VALUES or (node.op in ("gather", "gather_elements") and node.inputs[0] == value):
-            for output in node.outputs:
-                yield from _uses(graph, output, shift, seen)
+def _uses(graph: Graph, name: str) -> Iterator[tuple[Span, bool]]:
+    """Spans that the readers of an input ask for, however far it is moved before; True: leaving one is an error."""
+    seen: set[tuple[str, int]] = set()
+    todo = [(name, 0)]
+    while todo:
+        value, shift = todo.pop()
+        if (value, shift) in seen:
+            continue
+        seen.add((value, shift))
+        for node in graph.consumers(value):
+            yield from _asked(graph, node, value, shift)
+            todo += _carried(graph, node, value, shift)
+
+
+def _asked(graph: Graph, node: Node, value: str, shift: int) -> Iterator[tuple[Span, bool]]:
+    """What one reader of `value` (= the input + shift) asks for."""
+    label = (node.origin or (node.name,))[0]
+    if node.op in ("gather", "gather_elements") and node.inputs[1] == value:
+        rows = _extent(graph, node.inputs[0], node.attrs.get("axis", 0))
+        yield Span(-shift, rows - 1 - shift, f"{label} gathers from {rows} rows"), True
+    elif node.op == "one_hot" and node.inputs[0] == value:
+        depth = node.attrs.get("depth")
+        if isinstance(depth, int):
+            yield Span(-shift, depth - 1 - shift, f"{label} has depth {depth}"), False
+    elif node.op in _COMPARISONS:
+        yield from _compared(graph, node, value, shift, label)
+
+
+def _carried(graph: Graph, node: Node, value: str, shift: int) -> list[tuple[str, int]]:
+    """The reader's results that are the value again: (result, shift)."""
+    if node.op in ("gather", "gather_elements") and node.inputs[1] == value:
+        return []
+    if node.op in ("add", "sub"):
+        offset = _offset(graph, node, value)
+        return [] if offset is None else [(node.output, shift + offset)]
+    same = node.op in _SAME_VALUES or node.op in ("gather", "gather_elements")
+    if same or (node.op == "cast" and node.attrs["to"].is_integer):
+        return [(output, shift) for output in node.outputs]
+    return []
 
 
 def _extent(graph: Graph, value: str | None, axis: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
-from opfuse.report.feeds import adversarial_feeds, feed_specs, file_stem, folder_feeds, load_npy, random_feed
+from opfuse.report.feeds import adversarial_feeds, feed_specs, file_stem, folder_feeds, integer_span, load_npy, random_feed
 
 
 def embedding(rows: int = 11, positions: int = 5) -> Graph:
@@ -147,3 +147,14 @@ def test_empty_and_missing_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "stem"), [("x", "x"), ("a/b:0", "a_b_0"), ("", "_"), ("..", "_"), ("é.1", "é.1")])
 def test_file_names_of_inputs(name: str, stem: str) -> None:
     assert file_stem(name) == stem
+
+
+def test_an_index_is_followed_through_any_number_of_moves() -> None:
+    g = Graph("deep")
+    here = g.add_input("i", TensorType(DType.I64, (4,)))
+    for _ in range(1500):
+        here = g.emit("reshape", [here], {"shape": (2, 2) if len(g.types[here].shape) == 1 else (4,)})
+    rows = g.add_constant(np.zeros((9, 2), np.float32))
+    g.set_outputs({"y": g.emit("gather", [rows, here], {"axis": 0})})
+    span = integer_span(g, "i")
+    assert (span.low, span.high) == (0, 8)
