@@ -6,7 +6,11 @@ from dataclasses import replace
 
 from opfuse.codegen.llvm.passes import PassPlan
 from opfuse.codegen.llvm.printer import plan_passes
+from opfuse.ir.graph import Graph
+from opfuse.ir.types import DType, TensorType
 from opfuse.target import Target, described, host
+from opfuse.tile.choose import choose_cpu
+from opfuse.tile.lower import LoweredRegion, lower
 from opfuse.tile.program import Program
 from opfuse.tile.schedule import Packing, Schedule
 from tests.tile.notation import axes, buffer, exp, fn, kernel, out, weight
@@ -154,3 +158,17 @@ def test_register_tiles_take_the_row_axis_that_fills_them() -> None:
     program = made.program()
     assert passes(program, Schedule({"s": 30})) == ["pass b, s, lane n, 6x4 of 16: store dot -> Y[s, b, n]"]
     assert passes(program, Schedule({"s": 1})) == ["pass b, lane n, 6x4 of 16: store dot -> Y[s, b, n]"]
+
+
+def test_columns_whose_rows_lie_pages_apart_are_copied_where_many_rows_read_them() -> None:
+    def planned(width: int, rows: int) -> list[str]:
+        g = Graph()
+        a, b = (g.add_input(n, TensorType(DType.F32, s)) for n, s in (("a", (2, rows, 64)), ("b", (2, 64, width))))
+        g.set_outputs({"y": g.emit("matmul", [a, b])})
+        region = lower(g, "product")
+        assert isinstance(region, LoweredRegion)
+        return passes(region.program, choose_cpu(region.program, replace(WIDE, units=1, l2_bytes=1 << 20)))
+
+    assert any("keep" in line for line in planned(1024, 96))
+    assert not any("keep" in line for line in planned(1040, 96)), "rows of other lengths spread over all sets"
+    assert not any("keep" in line for line in planned(1024, 8)), "few rows do not pay for a copy"

@@ -25,6 +25,7 @@ from opfuse.ir.scalar import FUNCTIONS, Apply, walk
 from opfuse.ir.structure import Axis
 from opfuse.ir.types import DType
 from opfuse.target import Target
+from opfuse.tile.axes import linear_stride
 from opfuse.tile.program import (
     Dot,
     Load,
@@ -50,6 +51,11 @@ from opfuse.tile.schedule import Schedule
 
 STRIDED = 2.0  # vector operations for an element of a gather or scatter: a cycle of the three that do two or three
 DOT_READS = 2  # an operand of a dot is read at each step of its sum, for several rows at a time
+
+
+PAGE = 4096  # bytes: lines this far apart fall into one set of an L1 cache of 64 sets
+WAYS = 16  # more lines than a set holds
+REUSED = 48  # rows that read the columns: below, a copy of them costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,20 @@ class Analysis:
         if any(dot.over in self.tiles[g].axes for g in gathers(s.index)):  # another place at each step of the sum
             return False
         lane = self.lane(frozenset(self.live(dot.out)))
-        return lane is None or contiguity(s, lane, self.schedule, self.tiles) != "strided"
+        if lane is None:
+            return True
+        return contiguity(s, lane, self.schedule, self.tiles) != "strided" and not self._aliases(s, dot, lane)
+
+    def _aliases(self, s: Load, dot: Dot, lane: Axis) -> bool:
+        """Do the rows of columns that are read again and again lie whole pages apart, in few sets of the L1 cache?"""
+        rows = [self.tile[a.name] for a in self.live(dot.out) if a not in s.out.axes]
+        if lane not in s.out.axes or dot.over in loop_axes(self.phase.body) or s.buffer.name in self.schedule.pack:
+            return False
+        stride, depth = linear_stride(s.buffer, s.index, dot.over.name), self.tile[dot.over.name]
+        return (
+            isinstance(stride, int) and stride * s.buffer.dtype.bytes % PAGE == 0 and stride != 0
+            and isinstance(depth, int) and depth >= WAYS and any(not isinstance(n, int) or n >= REUSED for n in rows)
+        )  # fmt: skip
 
     def _cast_of_load(self, s: Map) -> bool:
         match s.value:
