@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from opfuse.runtime.executable import Executable
-from tests.cases.agreement import check, compile_here
-from tests.frontends.small_models import small
+from tests.cases.agreement import check, check_model, compile_here
+from tests.frontends.small_models import runtime_answers, small
 
 F32 = np.float32
 
@@ -304,3 +304,19 @@ def test_r11_a_pad_of_one_axis_with_three_readers_and_an_output() -> None:
              "s": wide.sum(2, keepdims=True, dtype=float).astype(F32)}  # fmt: skip
     c = {"pads": np.array([0, 0, 1, 0, 0, 2]), "w": w, "axes": np.array([2])}
     check(13, {"x": x}, body, right, constants=c, terms=12)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
+def test_r11_pads_before_pads(auto: str, stride: int) -> None:
+    """A pad in front of a border of the operator's own, given or automatic: as ONNX Runtime has it."""
+    x, w = normal(1, 1, 3, 7, 8), normal(2, 4, 3, 3, 3)
+    own = "pads = [1, 0, 1, 1]" if auto == "NOTSET" else f'auto_pad = "{auto}"'
+    window = f"strides = [{stride}, {stride}], {own}"
+    pool = f"kernel_shape = [3, 3], {window}"
+    body = f"""p = Pad (x, pads) y = Conv <{window}> (p, w) r = Relu (x) q = Pad (r, pads) m = MaxPool <{pool}> (q)
+               s = Pad (x, pads) n = MaxPool <{pool}> (s) a = Pad (x, pads) u = AveragePool <{pool}> (a)
+               b = Pad (x, pads) v = AveragePool <{pool}, count_include_pad = 1> (b)"""
+    constants = {"w": w, "pads": np.array([0, 0, 1, 2, 0, 0, 0, 1])}
+    model = small(13, {"x": x}, body, [*"ymnuv"], constants=constants)
+    check_model(model, {"x": x}, runtime_answers(model, {"x": x}), terms=27)

@@ -54,13 +54,17 @@ def test_at_most_half_the_kernels_of_the_model_unfused(name: str, threads: int, 
 
 
 def test_both_directions_read_their_input_once(tmp_path: Path) -> None:
-    """One wide product makes the input's part of all gates; each direction's steps, time inside, are one kernel."""
+    """One wide product makes the input's part of all gates; the steps of each direction, time inside, are one kernel.
+
+    The two may stand side by side in one launch.
+    """
     exe = opfuse.compile(real_model("eeg_seizure_A"), threads=1, calibrate=False, cache=tmp_path)
     exe(real_feeds("eeg_seizure_A")[0])
     kernels = exe.explain().kernels
     for node in ("/lstm/LSTM", "/lstm/LSTM_1"):
-        names = [k.name for k in kernels if node in k.nodes and "concat" not in k.name]
-        assert [("matmul" in n, "lstm_steps" in n) for n in names] == [(True, False), (False, True), (False, True)]
+        names = [k.name for k in kernels if node in k.nodes]
+        assert sum("lstm_steps" in n for n in names) in (1, 2)
+        assert sum("lstm_steps" not in n and "matmul_add" in n and "softmax" not in n for n in names) == 1, names
 
 
 @pytest.mark.parametrize("name", QUICK)
