@@ -10,7 +10,15 @@ import pytest
 from opfuse.errors import OptionError
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
-from opfuse.report.feeds import adversarial_feeds, feed_specs, file_stem, folder_feeds, integer_span, load_npy, random_feed
+from opfuse.report.feeds import (
+    adversarial_feeds,
+    feed_specs,
+    file_stem,
+    folder_feeds,
+    integer_span,
+    load_npy,
+    random_feed,
+)
 
 
 def embedding(rows: int = 11, positions: int = 5) -> Graph:
