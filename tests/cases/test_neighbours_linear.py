@@ -218,6 +218,26 @@ def test_r9_r42_operands_behind_convolutions(shape: tuple[int, ...], fed: bool) 
     check(13, feeds, body, right, constants=constants if fed else {**constants, "k": k}, terms=8)
 
 
+@pytest.mark.parametrize("shape", ADDENDS, ids=str)
+def test_r9_r42_operands_in_front_of_convolutions(shape: tuple[int, ...]) -> None:
+    """With a border of zeros, which a shift may not move and a scale may not widen; dense, grouped and transposed."""
+    k = (np.abs(normal(3, *shape)) + 0.5).astype(F32)
+    front = {"Mul (x, k)": np.multiply, "Add (k, x)": np.add, "Sub (x, k)": np.subtract, "Div (x, k)": np.divide,
+             "Neg (x)": lambda x, _: -x}  # fmt: skip
+    feeds, constants, texts, right = {}, {"k": k}, [], {}
+    for n, ((text, function), kind) in enumerate(itertools.product(front.items(), ("dense", "grouped", "transposed"))):
+        x = feeds[f"x{n}"] = normal(30 + n, 2, 3, 3, 3)  # each of its own: a value with several readers stays
+        t, transposed = function(x, k), kind == "transposed"
+        w = constants[f"w{n}"] = normal(60 + n, *{"dense": (6, 3), "grouped": (6, 1), "transposed": (3, 4)}[kind], 2, 2)
+        op = "ConvTranspose" if transposed else f"Conv <group = {3 if kind == 'grouped' else 1}, pads = [1, 0, 0, 1]>"
+        texts.append(f"t{n} = {text.replace('x', f'x{n}')} y{n} = {op} (t{n}, w{n})")
+        wide = np.pad(t, [(0, 0), (0, 0), (1, 0), (0, 1)])
+        right[f"y{n}"] = conv_transpose(t, w) if transposed else conv(wide, w, None, 3 if kind == "grouped" else 1)
+    exe = check(13, feeds, " ".join(texts), {n: y.astype(F32) for n, y in right.items()}, constants=constants, terms=24)
+    per_channel = shape in ((), (3, 1, 1), (1, 3, 1, 1))
+    assert taken(exe, "scale_before_conv") == (4 if per_channel else 0)
+
+
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 4), (3, 1, 1), (3, 4, 4), (1,), ()], ids=str)
 def test_r42_operands_behind_products(shape: tuple[int, ...]) -> None:
     """Rows and columns are equal in number; the operand stands first where an order means something."""
