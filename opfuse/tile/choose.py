@@ -122,7 +122,7 @@ def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> S
     panel = register[1] * lanes
     turned = _turned_loops(phase)
     tile = {a.name: TURNED_DEPTH if a in turned else 4 for a in loop_axes(phase.body) if a in shape_axes(phase.body)}
-    depth = size(dot.over.extent) * math.prod(size(a.extent) for a in loop_axes(phase.body) if a != dot.over)
+    depth = max(1, _depth(phase.body))
     for a in phase.grid:
         tile[a.name] = 1
     if column in phase.grid:
@@ -140,6 +140,17 @@ def _dot_schedule(program: Program, phase: Phase, dot: Dot, target: Target) -> S
         tile=tile, order=_grid_order(phase, column, row), register=register, stream=4, pack=_packing(phase, panel),
         prefetch_panel=weights > PANEL_PREFETCH_BYTES,
     )  # fmt: skip
+
+
+def _depth(body: tuple[Statement, ...], loops: frozenset[Axis] = frozenset()) -> int:
+    """Terms of the sums behind an element of the result: loops in each other multiply, one after another they add."""
+    total = 0
+    for s in body:
+        if isinstance(s, Loop):
+            total += _depth(s.body, loops | {s.axis})
+        elif isinstance(s, Dot):
+            total += math.prod(size(a.extent) for a in loops | {s.over})
+    return total
 
 
 def _register(target: Target, vectors: int, live: int = 1) -> tuple[int, int]:

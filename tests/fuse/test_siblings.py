@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import opfuse
+from opfuse.fuse.provider import TileKernel
 from opfuse.ir.evaluate import evaluate
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
@@ -105,3 +106,20 @@ def test_a_region_in_one_piece_has_no_such_program() -> None:
     g.set_outputs({"y": g.emit("exp", [g.emit("neg", [x])])})
     found = lower_beside(g, "chain")
     assert not isinstance(found, LoweredRegion) and found.code == "one-piece"
+
+
+def test_the_end_of_a_residual_block_is_one_kernel_of_two_convolutions() -> None:
+    """relu(conv(h) + shortcut(x)): the sums of both stand behind one element, one after the other."""
+    g = Graph("block")
+    h, x = (g.add_input(n, TensorType(DType.F32, (1, 28, 28, c))) for n, c in (("h", 64), ("x", 128)))
+    main, shortcut = (
+        g.emit("conv", [v, constant(g, 1, 1, c, 256), constant(g, 256)], {**CONV, "pads": (0, 0, 0, 0)})
+        for v, c in ((h, 64), (x, 128))
+    )
+    g.set_outputs({"y": g.emit("relu", [g.emit("add", [main, shortcut])])})
+    (kernel,) = lower(g.copy(), Options(threads=1, calibrate=False)).kernels
+    assert isinstance(kernel, TileKernel) and max(kernel.schedule.tile.values()) > 100, "rows are cut for both sums"
+    feeds = {i: RNG.standard_normal(g.types[i].static_shape).astype(np.float32) for i in g.inputs}
+    want = evaluate(g, feeds, "f64", g.outputs.values())
+    got = opfuse.compile(g.copy(), threads=1, calibrate=False)(feeds)
+    np.testing.assert_allclose(got["y"], want[g.outputs["y"]], rtol=1e-5, atol=1e-5)
