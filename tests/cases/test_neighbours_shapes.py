@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from opfuse.errors import InputError
 from tests.cases.agreement import check, compile_here
 from tests.frontends.small_models import small
 
@@ -198,6 +199,24 @@ def test_r27_defaults_that_make_an_operation_idle(name: str, ir_version: int) ->
     exe = compile_here(model)
     for feeds, value in (({}, default), ({"w": np.asarray(other)}, other), ({}, default)):
         np.testing.assert_allclose(exe({"x": x, **feeds})["y"], makes(x, value), rtol=1e-6)
+
+
+BUILT_IN = {  # an initialiser that shapes depend on, fed: nodes, default
+    "shape": ("y = Reshape (x, w)", [4, 3]), "pads": ("y = Pad (x, w)", [0, 0, 0, 0]),
+    "axes": ("y = Unsqueeze (x, w)", [0]),
+    "starts": ("e = Constant <value_ints = [3]> () y = Slice (x, w, e)", [1]), "repeats": ("y = Tile (x, w)", [1, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_r27_defaults_that_shapes_depend_on_are_not_ignored(name: str) -> None:
+    """They are built in and are no inputs any more: who feeds one is told so, and never gets the default's answer."""
+    body, default = BUILT_IN[name]
+    x, w = normal(1, 3, 4), np.array(default)
+    exe = compile_here(small(13, {"x": x, "w": w}, body, constants={"w": w}))
+    assert exe(x=x)["y"].size >= 4
+    with pytest.raises(InputError, match="input 'w': the model has no such input"):
+        exe(x=x, w=w + 1)
 
 
 def _described(arrays: dict[str, Any]) -> list[Any]:
