@@ -10,14 +10,16 @@ as there are tiles for them. Every rate is measured on the machine (`tune.calibr
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from opfuse.fuse.provider import Cost
+from opfuse.ir.index import Index, Quotient, Remainder
 from opfuse.ir.scalar import FUNCTIONS, Apply, walk
 from opfuse.ir.structure import Axis
 from opfuse.target import Target
-from opfuse.tile.axes import linear_stride
+from opfuse.tile.axes import fullest, linear_stride
 from opfuse.tile.program import (
     Beside,
     Buffer,
@@ -31,7 +33,11 @@ from opfuse.tile.program import (
     Statement,
     Store,
     Tile,
+    gathers,
+    made,
+    operands,
     shape_axes,
+    statements,
 )
 from opfuse.tile.schedule import Schedule
 
@@ -41,10 +47,18 @@ NOMINAL_EXTENT = 64  # of an axis that is bound at run time only
 # steps that threads share was tried: its joins lost 20 % of a transformer at two threads and gained nothing elsewhere.
 LEAST_START_S = 0.2e-6
 
-# A gathered element costs about this many vector multiplies a lane; a guarded row of a window this many scalar steps
-# (read off generated kernels: 16 lanes of a gather take 20 to 26 cycles on AVX-512 servers of 2022 to 2025).
-GATHER_OPERATIONS = 16.0
-GUARD_OPERATIONS = 8.0
+# Accesses in vector operations an element. A strided one is turned in registers or gathered; from the nearest few
+# vectors lanes are picked; where lanes stay empty there are more accesses than bytes tell. A guarded row of a window
+# costs this many scalar steps: most rows are known to lie inside.
+STRIDED_OPERATIONS = 16.0
+TURNED_OPERATIONS = 6.0
+ACCESS_OPERATIONS = 1.5
+GUARD_OPERATIONS = 2.0
+NEAR = 4  # vectors that lanes are picked out of
+
+# An element that is found by an index of its own: 4.8 us for 17680 of them, 0.25 to 0.3 ns whatever the CPU's vector
+# rate (one server, 2026; 16 lanes of a gather take 16 to 26 cycles on AVX-512 servers of 2022 to 2025).
+GATHER_S = 0.27e-9
 
 # Share of the peak multiply-add rate by accumulator tile (rows x vectors): 6x4 91 %, 14x2 88 %, 28x1 74 % of the peak,
 # measured on GEMMs in L2 in 2026 (one AVX-512 server); narrower tiles wait for their own latency (4 cycles, 2 units).
@@ -73,6 +87,7 @@ def predict(program: Program, schedule: Schedule, target: Target, near: frozense
     work, tiles = _Work(), math.inf
     for phase in program.flat_phases():
         _count(phase, schedule, target, work, phase.body, ())
+        work.operations += _gathered_products(phase, schedule) * target.rates.vector_ops_per_s
         tiles = min(tiles, math.prod(-(-extent(a) // cut(a, schedule)) for a in phase.grid))
     rates = target.rates
     units = max(1, min(target.units, int(tiles)))
@@ -161,7 +176,8 @@ def dot_efficiency(dot: Dot, schedule: Schedule, target: Target, phase: Phase) -
     filled = width / (-(-width // lanes) * lanes)
     rows, vectors = schedule.register
     heights = [cut(a, schedule) if a in phase.grid else extent(a) for a in reversed(above)]
-    rows = min(rows, next((h for h in heights if h >= rows), max([1, *heights])))  # as the printer chooses them
+    height = heights[fullest(heights, rows)] if heights else 1
+    rows = max(1, height // -(-height // rows)) if height else 1
     vectors = min(vectors, -(-width // lanes))
     return filled * min(1.0, rows * vectors / _FULL_TILE) * (0.75 + 0.25 * min(1.0, vectors / 2))
 
@@ -174,11 +190,13 @@ def _count(phase: Phase, schedule: Schedule, target: Target, work: _Work, body: 
     for s in body:
         match s:
             case Load():
-                operations = _load_operations(s, target, s.out.name in broadcast)
+                operations = _load_operations(s, phase, target, s.out.name in broadcast)
                 work.operations += operations * _times(phase, schedule, s.out) * points
                 _traffic(work, s.buffer, _times(phase, schedule, s.out) * s.buffer.dtype.bytes, points)
             case Store():
-                moved = _times(phase, schedule, s.tile) * s.buffer.dtype.bytes
+                times = _times(phase, schedule, s.tile)
+                work.operations += _access_operations(s, s.tile, phase, target) * times * points
+                moved = times * s.buffer.dtype.bytes
                 _traffic(work, s.buffer, moved * 2, points)  # write-allocate
             case Map():
                 count = sum(FUNCTIONS[x.function].cost for x in walk(s.value) if isinstance(x, Apply))
@@ -192,6 +210,42 @@ def _count(phase: Phase, schedule: Schedule, target: Target, work: _Work, body: 
                 work.dot_seconds += flops / (target.rates.flops_per_s * dot_efficiency(s, schedule, target, phase))
             case Loop():
                 _count(phase, schedule, target, work, s.body, (*loops, s.axis))
+
+
+def _gathered_products(phase: Phase, schedule: Schedule) -> float:
+    """Seconds of gathers in products that are made along the columns of a second one, which reads them crosswise.
+
+    K = x @ w is read by Q @ K' along its rows; made so, it reads x along rows too, at each step of its own sum.
+    """
+    makers = {t.name: s for s in statements(phase.body) for t in made(s)}
+    seconds = 0.0
+    for s in makers.values():
+        if isinstance(s, Dot) and s.out.axes:
+            column = s.out.axes[-1]
+            crosswise = [t for t in (s.a, s.b) if column in t.axes and t.axes[-1] != column]
+            for inner in (d for t in crosswise for d in _products_behind(t, makers)):
+                if any(column in t.axes and t.axes[-1] != column for t in (inner.a, inner.b)):
+                    axes = {*inner.a.axes, *inner.b.axes, *inner.out.axes}
+                    steps = math.prod(extent(a) for a in axes) * _repeats(phase, schedule, axes)
+                    seconds += GATHER_S * steps / schedule.register[0]
+    return seconds
+
+
+def _products_behind(t: Tile, makers: Mapping[str, Statement]) -> Iterator[Dot]:
+    """The dots that make a tile, through maps and loops."""
+    match makers.get(t.name):
+        case Dot() as s:
+            yield s
+        case Map(_, value):
+            for x in operands(value):
+                yield from _products_behind(x, makers)
+        case Loop() as s:
+            inner = {x.name: b for b in s.body for x in made(b)}
+            for c in s.carries:
+                if c.tile == t:
+                    yield from _products_behind(c.next, inner)
+        case _:
+            pass
 
 
 def lane_fill(t: Tile, target: Target) -> float:
@@ -208,16 +262,48 @@ def _broadcast(body: tuple[Statement, ...]) -> set[str]:
     return {t.name for s in dots for t in (s.a, s.b) if s.out.axes[-1] not in t.axes}
 
 
-def _load_operations(s: Load, target: Target, broadcast: bool) -> float:
-    """Work of a load in vector operations an element: addresses of a gather, guards of a window's border."""
+def _load_operations(s: Load, phase: Phase, target: Target, broadcast: bool) -> float:
+    """Work of a load in vector operations an element: where its lanes lie, and guards of a window's border."""
     cost = 0.0
     if s.out.axes and not broadcast:
-        stride = linear_stride(s.buffer, s.index, s.out.axes[-1].name)
-        if not (isinstance(stride, int) and stride in (0, 1)):
-            cost += GATHER_OPERATIONS
+        cost += _access_operations(s, s.out, phase, target)
     if s.pad is not None:
         cost += GUARD_OPERATIONS / target.lanes()
     return cost
+
+
+def _access_operations(s: Load | Store, t: Tile, phase: Phase, target: Target) -> float:
+    """What an element costs beside its bytes, by how the lanes lie in memory."""
+    if not t.axes:
+        return 0.0
+    lane = t.axes[-1]
+    stride = linear_stride(s.buffer, s.index, lane.name)
+    if _is_gathered(s.index, lane, phase) or (stride is None and _parts_lanes(s.index, lane, target)):
+        return GATHER_S * target.rates.vector_ops_per_s
+    if not isinstance(stride, int):
+        return 0.0 if stride is None else STRIDED_OPERATIONS
+    if abs(stride) <= 1:
+        return ACCESS_OPERATIONS * (1.0 / lane_fill(t, target) - 1.0) if stride else 0.0
+    if abs(stride) <= NEAR:
+        return 2.0 * abs(stride) / target.lanes(s.buffer.dtype.bytes)
+    return STRIDED_OPERATIONS if isinstance(s, Load) else TURNED_OPERATIONS
+
+
+def _parts_lanes(index: tuple[Index, ...], lane: Axis, target: Target) -> bool:
+    """Do a quotient and a remainder change inside a vector? Not where their divisor is of whole vectors."""
+    divided = [t for i in index for t, _ in i.terms if isinstance(t, (Quotient, Remainder))]
+    return any(
+        lane.name in t.numerator.axes and not (isinstance(t.divisor, int) and t.divisor % target.lanes() == 0)
+        for t in divided
+    )  # fmt: skip
+
+
+def _is_gathered(index: tuple[Index, ...], lane: Axis, phase: Phase) -> bool:
+    """Does an index that the lanes have one by one say where they lie?"""
+    named = set(gathers(index))
+    return bool(named) and any(
+        lane in t.axes for s in statements(phase.body) for t in made(s) if t.name in named
+    )  # fmt: skip
 
 
 def _listed(a: Axis, body: tuple[Statement, ...]) -> bool:

@@ -7,7 +7,7 @@ order_axes        the axis with the most unit-stride traffic comes last in every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from opfuse.ir.dims import Dim
@@ -33,6 +33,8 @@ from opfuse.tile.program import (
     shape_axes,
     statements,
 )  # fmt: skip
+
+FULL_ENOUGH = 0.85  # share of the fullest panels for which an inner axis is preferred
 
 
 # ---- rewriting a program ---------------------------------------------------------------------------------------------
@@ -276,6 +278,12 @@ def linear_stride(buffer: Buffer, index: tuple[Index, ...], name: str) -> Dim | 
             return None
         total = total + i.coefficient(name) * stride
     return total
+
+
+def fullest(sizes: Sequence[int], most: int) -> int:
+    """Which of several extents, innermost first, is best cut into panels of at most `most` rows: 7 by 6 are 4 and 3."""
+    rows = [n / max(-(-n // most), 1) for n in sizes]
+    return next(k for k, n in enumerate(rows) if n >= max(rows) * FULL_ENOUGH)
 
 
 def volume(t: Tile, nominal: Mapping[str, int] | int = 64) -> int:

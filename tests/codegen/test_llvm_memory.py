@@ -108,3 +108,12 @@ def test_near_elements_are_no_gather_and_no_scatter() -> None:
     g.set_outputs({"y": g.emit("repeat", [picked], {"repeats": (1, 2)})})
     text = text_of(g)
     assert "gather" not in text and "scatter" not in text
+
+
+def test_the_only_tile_of_a_grid_begins_at_a_known_place() -> None:
+    """Ten columns, a panel of sixteen: no lane can be in another panel."""
+    g = Graph("g")
+    x = g.add_input("x", TensorType(DType.F32, (1, 64)))
+    w = g.add_constant(np.ones((64, 10), np.float32))
+    g.set_outputs({"y": g.emit("matmul", [x, w])})
+    assert "masked.gather" not in text_of(g)

@@ -29,6 +29,7 @@ from opfuse.codegen.llvm.passes import (
     made_by_sink,
 )
 from opfuse.ir.structure import Axis
+from opfuse.tile.axes import fullest
 from opfuse.tile.program import (
     Carry,
     Dot,
@@ -181,10 +182,10 @@ class Planner(Analysis):
         return replace(p, lane_first=self._lane_first(p, dots))
 
     def _blocked(self, rows: list[Axis]) -> Axis | None:
-        """The innermost row axis that fills the rows of a register tile, or the longest one."""
-        most = self.schedule.register[0]
-        sizes = {a: n if isinstance(n := self.tile[a.name], int) else most for a in reversed(rows)}
-        return next((a for a, n in sizes.items() if n >= most), max(sizes, key=lambda a: sizes[a], default=None))
+        """The row axis that fills the rows of register tiles best, an inner one if it is about as good."""
+        most, inner_first = self.schedule.register[0], rows[::-1]
+        sizes = [n if isinstance(n := self.tile[a.name], int) else most for a in inner_first]
+        return inner_first[fullest(sizes, most)] if rows else None
 
     def _lane_first(self, p: Pass, dots: list[Dot]) -> bool:
         """Weights are read once for all rows, not once for each panel of rows, where the rows take less room."""

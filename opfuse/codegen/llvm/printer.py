@@ -139,7 +139,7 @@ class PhasePrinter(Rows):
         rest = t
         for k, a in reversed(list(enumerate(self.plan.grid))):
             count = self.dim(ceildiv(a.extent, self.plan.tile[a.name]))
-            number[a] = self.e.rem(rest, count) if k else rest
+            number[a] = 0 if count == 1 else self.e.rem(rest, count) if k else rest
             rest = self.e.div(rest, count) if k else rest
         steps = self.plan.steps
         once = next((s for s in steps if isinstance(s, Once)), None)
