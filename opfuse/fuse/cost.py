@@ -171,7 +171,8 @@ def dot_efficiency(dot: Dot, schedule: Schedule, target: Target, phase: Phase) -
     column = dot.out.axes[-1]
     if not extent(column):
         return 1.0
-    above = [a for a in dot.out.axes[:-1] if (a in dot.a.axes) != (a in dot.b.axes)]
+    of_columns = {a for t in (dot.a, dot.b) if column in t.axes for a in t.axes}
+    above = [a for a in dot.out.axes[:-1] if (a in dot.a.axes or a in dot.b.axes) and a not in of_columns]
     width = min(extent(column), cut(column, schedule)) if column in phase.grid else extent(column)
     filled = width / (-(-width // lanes) * lanes)
     rows, vectors = schedule.register

@@ -238,7 +238,9 @@ def _widen(a: Axis, inner_rows: int, depth: int, tile: dict[str, int], phase: Ph
 
 def _row(rows: list[Axis], dot: Dot) -> Axis | None:
     """The row axis of register tiles: the innermost one that is long enough, or the longest."""
-    own = [a for a in reversed(rows) if not (a in dot.a.axes and a in dot.b.axes)] or rows[::-1]
+    column = dot.out.axes[-1]
+    of_columns = {a for t in (dot.a, dot.b) if column in t.axes for a in t.axes}
+    own = [a for a in reversed(rows) if a not in of_columns] or rows[::-1]
     return next((a for a in own if size(a.extent) >= LONG_ROW), max(own, key=lambda a: size(a.extent), default=None))
 
 

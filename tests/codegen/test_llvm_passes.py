@@ -172,3 +172,13 @@ def test_columns_whose_rows_lie_pages_apart_are_copied_where_many_rows_read_them
     assert any("keep" in line for line in planned(1024, 96))
     assert not any("keep" in line for line in planned(1040, 96)), "rows of other lengths spread over all sets"
     assert not any("keep" in line for line in planned(1024, 8)), "few rows do not pay for a copy"
+
+
+def test_rows_of_register_tiles_share_the_weights() -> None:
+    """Heads are parts of the columns: as rows they would read other weights each."""
+    s, h, d, k = every = axes(s=20, h=12, d=32, k=64)
+    made = kernel("heads", every, (s,))
+    x, w = made.load(buffer("X", 20, 64), s, k), made.load(weight("W", 64, 12, 32), k, h, d)
+    made.store(made.dot(made.zeros(h, s, d), x, w, k), out("Y", 12, 20, 32), h, s, d)
+    lines = passes(made.program(), Schedule({"s": 20}, register=(14, 2)))
+    assert lines == ["pass h, s, lane d, 14x2 of 16: store dot -> Y[h, s, d]"]

@@ -171,7 +171,9 @@ class Planner(Analysis):
         lanes = self.target.lanes(8 if wide else 4)
         if not (dots or loops):
             return replace(p, register=(1, self._vectors(p.lane, lanes, self.schedule.stream)), lanes=lanes)
-        batch = {a for s in dots for a in s.a.axes if a in s.b.axes}
+        # Rows share what the lanes read; an axis of that (a batch, a head of the columns) reads it anew for each row.
+        batch = {a for s in dots for t in (s.a, s.b) if p.lane in t.axes for a in t.axes}
+        batch |= {a for s in dots for a in s.a.axes if a in s.b.axes}
         blocked = self._blocked([a for a in p.rows if a not in batch] or list(p.rows[-1:]))
         folded = self._folded(makers, batch) if blocked is None else None
         rows = tuple(a for a in p.rows if a != blocked) + ((blocked,) if blocked else ())
