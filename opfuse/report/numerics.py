@@ -158,7 +158,7 @@ def public(graph: Graph, values: Mapping[str, np.ndarray]) -> Arrays:
 def _same_bits(graph: Graph, trace: Trace, answer: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]) -> bool:
     """The model's own outputs are those of the run that keeps everything (NaNs count as equal)."""
     kept = {name: values[trace.graph.outputs[name]] for name in graph.outputs if trace.graph.outputs[name] in values}
-    return all(np.array_equal(np.asarray(answer[name]), kept[name], equal_nan=kept[name].dtype.kind == "f")
+    return all(np.array_equal(np.asarray(answer[name]), kept[name], equal_nan=_holds_floats(kept[name]))
                for name in kept)  # fmt: skip
 
 
@@ -186,6 +186,11 @@ def against_bounds(answer: np.ndarray, bound: Bounded) -> Distribution:
         share = np.where(error == 0, 0.0, np.where(allowed > 0, error / allowed, np.inf))
     judged = np.isfinite(allowed)
     return distribution(error[judged], share[judged], error.size)
+
+
+def _holds_floats(array: np.ndarray) -> bool:
+    """Those too that NumPy itself does not know, as bfloat16, whose kind is that of raw bytes."""
+    return DType.of(array.dtype).is_float
 
 
 def _same_class(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -239,7 +244,7 @@ def allowed_error(wide: np.ndarray, dtype: DType, own_error: float) -> float:
 
 
 def scale_of(wide: np.ndarray) -> float:
-    finite = np.isfinite(wide) if wide.dtype.kind == "f" else np.ones(wide.shape, bool)
+    finite = np.isfinite(wide) if _holds_floats(wide) else np.ones(wide.shape, bool)
     return float(np.max(np.abs(wide.astype(np.float64)), initial=0.0, where=finite))
 
 
@@ -259,7 +264,7 @@ def against_oracle(got: np.ndarray, narrow: np.ndarray, wide: np.ndarray, allowe
     a, b, c = (x.astype(np.float64) for x in (got, wide, narrow))
     with np.errstate(all="ignore"):
         error = np.abs(a - b)
-        either = _same_class(a, b) | (_same_class(a, c) & (~np.isfinite(c) | (narrow.dtype.kind != "f")))
+        either = _same_class(a, b) | (_same_class(a, c) & (~np.isfinite(c) | (not _holds_floats(narrow))))
         error = np.where(either, 0.0, np.where(np.isnan(error), np.inf, error))
         share = np.where(error == 0, 0.0, error / allowed if allowed else np.inf)
     return distribution(error.ravel(), share.ravel(), error.size)

@@ -17,7 +17,15 @@ from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
 from opfuse.report.bisect import verify
 from opfuse.report.feeds import Feed, adversarial_feeds, feed_specs, random_feed
-from opfuse.report.numerics import Oracle, Trace, TracedKernel, allowed_error, with_own_error
+from opfuse.report.numerics import (
+    Oracle,
+    Trace,
+    TracedKernel,
+    against_oracle,
+    allowed_error,
+    scale_of,
+    with_own_error,
+)
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -209,3 +217,13 @@ def test_a_lucky_oracle_is_not_taken_at_its_word() -> None:
     sampled = with_own_error(g, feed, lucky).own_error("y")
     terms = np.abs(feed.arrays["x"][0] * weights[:, 0]).sum()
     assert sampled / float(np.abs(wide["y"]).max()) > 2.0**-24 and sampled < 4 * np.sqrt(4096) * 2.0**-24 * terms
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16], ids=repr)
+def test_an_output_is_judged_by_its_error_in_every_float_type(dtype: DType) -> None:
+    """A wrong element is no better for being what the narrow oracle says; NaN agrees with NaN."""
+    wide = np.array([1.0, 2.0, np.nan])
+    narrow = np.array([1.0, 4.0, np.nan], dtype.numpy)
+    assert against_oracle(narrow, narrow, wide, 0.5).max == 2.0
+    assert against_oracle(wide.astype(dtype.numpy), narrow, wide, 0.5).max == 0.0
+    assert scale_of(np.array([3.0, np.inf, np.nan], dtype.numpy)) == 3.0
