@@ -21,8 +21,9 @@ from opfuse.errors import ModelError, OpfuseError, OptionError, UnsupportedOpera
 from opfuse.frontends.onnx.load import load as load_onnx
 from opfuse.frontends.onnx.model_file import SourceModel, read
 from opfuse.frontends.onnx.open_model import OpenModel
-from opfuse.fuse.grouping import Group, group, kernel_decision
+from opfuse.fuse.grouping import Group, group
 from opfuse.fuse.provider import HostKernel, Kernel, Provider, TileKernel, ViewKernel, why_on_host
+from opfuse.fuse.region import kernel_decision
 from opfuse.ir.graph import Graph, user_names
 from opfuse.options import Options
 from opfuse.plan.build import build_plan

@@ -6,9 +6,10 @@ region.inputs, region.outputs, region.subgraph(graph)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from opfuse.decision import Decision
 from opfuse.ir.graph import Graph, Node, user_names
 
 
@@ -52,3 +53,8 @@ class Region:
         out.structures = graph.structures
         out.placements = {v: graph.placements[v] for v in (*self.inputs, *self.outputs) if v in graph.placements}
         return out
+
+
+def kernel_decision(graph: Graph, names: Sequence[str]) -> Decision:
+    """The decision whose id names a kernel: in `explain`, and for `--no-fuse`."""
+    return Decision("fusion", "kernel", user_names(graph.nodes[n] for n in names), "taken")

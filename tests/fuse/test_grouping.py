@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from opfuse.decision import Ledger, Refusal
-from opfuse.fuse.grouping import MARGIN, Group, group, kernel_decision
+from opfuse.fuse.grouping import Group, group
+from opfuse.fuse.joining import MARGIN
 from opfuse.fuse.legality import Partition, join_refusal
 from opfuse.fuse.placing import is_reshape
 from opfuse.fuse.provider import Claim, Cost, HostKernel, Kernel
-from opfuse.fuse.region import Region
+from opfuse.fuse.region import Region, kernel_decision
 from opfuse.ir.graph import Graph
 from opfuse.ir.types import DType, TensorType
 from opfuse.options import Options
