@@ -93,7 +93,8 @@ class Views:
         while not settled:
             self.claims.known = dict(asked)
             self.graph.placements = self.places()
-            strided = {v for v, p in self.graph.placements.items() if not is_dense(known(self.graph, v), p.strides)}
+            types, placements = self.graph.types, self.graph.placements
+            strided = {v for v, p in placements.items() if not is_dense(types[v].static_shape, p.strides)}
             settled = all([self.stays_native(g, strided) for g in self.partition.members if not self.is_view(g)])
 
     def places(self) -> dict[str, Placement]:
@@ -167,7 +168,3 @@ def joint_decision(graph: Graph, node: Node) -> Decision:
     facts = {"bytes_not_copied": 2 * moved} if isinstance(moved, int) else {}
     reason = "each part is written where it lies"
     return Decision("fusion", "in-place", user_names([node]), "taken", reason, facts=facts)
-
-
-def known(graph: Graph, value: str) -> tuple[int, ...]:
-    return tuple(d for d in graph.types[value].shape if isinstance(d, int))

@@ -72,7 +72,7 @@ class Storages:
     def strides(self, value: str) -> tuple[int, ...]:
         """In elements; () where the value is row-major without gaps."""
         place = self.graph.placements.get(value)
-        return () if place is None or is_dense(_shape(self.graph, value), place.strides) else place.strides
+        return () if place is None or is_dense(self.graph.types[value].static_shape, place.strides) else place.strides
 
     def holds(self, value: str) -> frozenset[str]:
         """The values that kernels make, or that are given, in whose bytes the value lies: what its reader waits for."""
@@ -101,16 +101,12 @@ def _root(graph: Graph, value: str) -> str:
     return place.root if place is not None else value
 
 
-def _shape(graph: Graph, value: str) -> tuple[int, ...]:
-    return tuple(d for d in graph.types[value].shape if isinstance(d, int))
-
-
 def _is_all(graph: Graph, value: str) -> bool:
     place: Placement | None = graph.placements.get(value)
     if place is None:
         return True
     whole = static_bytes(graph, place.root) == static_bytes(graph, value)
-    return whole and place.offset == 0 and is_dense(_shape(graph, value), place.strides)
+    return whole and place.offset == 0 and is_dense(graph.types[value].static_shape, place.strides)
 
 
 def static_bytes(graph: Graph, value: str) -> int:

@@ -99,8 +99,9 @@ class Values:
     def strides(self, value: str) -> tuple[int, ...] | None:
         """How a value lies that is a slice or a part of another; None where it is row-major without gaps."""
         place = self.graph.placements.get(value)
-        shape = tuple(d for d in self.graph.types[value].shape if isinstance(d, int))
-        return None if place is None or is_dense(shape, place.strides) else place.strides
+        if place is None or is_dense(self.graph.types[value].static_shape, place.strides):
+            return None
+        return place.strides
 
     def output_buffer(self, name: str, value: str) -> Buffer:
         type_ = self.graph.types[value]
