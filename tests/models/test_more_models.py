@@ -80,7 +80,7 @@ def test_no_transpose_is_left_inside_of_channels_last_models() -> None:
         assert not alone, alone
 
 
-@pytest.mark.parametrize("name", ["cnn_mnist_pytorch", "ppocr_cls", "ppocrv4_det"])
+@pytest.mark.parametrize("name", KERNELS)
 def test_verify_passes(name: str) -> None:
     exe = compiled(name, 2)
     exe(real_feeds(name)[0])
