@@ -9,12 +9,13 @@ import pytest
 
 import opfuse
 from opfuse.plan.plan import Native
+from opfuse.report.explain import explain
 from opfuse.runtime.executable import Executable
 from tests.frontends.small_models import real_feeds, real_model, runtime_answers
 
 # Kernels at most, of a hundred and sixty to eight hundred nodes.
 KERNELS = {
-    "cnn_mnist_pytorch": 5, "ultraface_rfb320": 58, "yunet_n_dynamic": 50, "ppocr_cls": 54, "ppocrv4_det": 66,
+    "cnn_mnist_pytorch": 5, "ultraface_rfb320": 58, "yunet_n_dynamic": 50, "ppocr_cls": 50, "ppocrv4_det": 66,
     "ppocrv4_rec": 58,
 }  # fmt: skip
 # Bytes moved at least so many times fewer than unfused.
@@ -24,6 +25,7 @@ SAVINGS = {
 }  # fmt: skip
 
 EPSILON = 2.0**-24
+MOVES = {"ppocrv4_rec": 8}  # it magnifies roundings: in NumPy's float32, node by node, it is off by as much as ours
 
 
 @cache
@@ -41,10 +43,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", KERNELS)
 def test_native_and_right_on_both_feeds(name: str, threads: int) -> None:
-    """As near as 64 roundings of the largest value, or eight times what the peer's own optimisations move.
-
-    Eight: ppocrv4_rec magnifies roundings. Its answer in NumPy's float32, node by node, is off by as much as ours.
-    """
+    """As near as 64 roundings of the largest value, or MOVES times what the peer's own optimisations move."""
     path, exe = real_model(name), compiled(name, threads)
     for feeds in real_feeds(name):
         actual = exe(feeds)
@@ -53,7 +52,7 @@ def test_native_and_right_on_both_feeds(name: str, threads: int) -> None:
         for output, want in right.items():
             got = actual[output]
             assert got.shape == want.shape and got.dtype == want.dtype
-            allowed = 64 * EPSILON + 8 * distance(want, plain[output])
+            allowed = 64 * EPSILON + MOVES.get(name, 4) * distance(want, plain[output])
             assert distance(got, want) <= allowed, f"{output}: {distance(got, want):.1e} of {allowed:.1e}"
     for model in exe.variants.values():
         assert all(isinstance(s, Native) for s in model.plan.segments)
@@ -64,7 +63,7 @@ def test_native_and_right_on_both_feeds(name: str, threads: int) -> None:
 def test_few_kernels_and_few_bytes(name: str, threads: int) -> None:
     exe = compiled(name, threads)
     exe(real_feeds(name)[0])
-    summary = exe.explain().to_json()
+    summary = explain(next(iter(exe.variants.values()))).to_json()  # of the first feed, whatever ran since
     assert len(summary["kernels"]) <= KERNELS[name], len(summary["kernels"])
     saved = summary["bytes_moved"]["unfused"] / summary["bytes_moved"]["fused"]
     assert saved >= SAVINGS[name], saved
