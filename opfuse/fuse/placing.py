@@ -102,8 +102,8 @@ class Placing:
     def see(self, node: Node) -> Refusal | None:
         """Make a reshape or a slice a view of what it reads; the reason where it cannot be."""
         structure = structure_of(self.graph, node)
-        if structure is None:
-            return Refusal("no-structure", f"{node.op} has no loops")
+        if structure is None or not structure.is_movement:
+            return Refusal("not-a-view", f"{node.op} does more than move one input")
         source = node.inputs[structure.reads[0].operand]
         assert source is not None
         if is_reshape(self.graph, node):

@@ -450,3 +450,15 @@ def test_shapes_that_change_from_call_to_call() -> None:
         want, got = evaluate(bound, feeds, "f64", bound.outputs.values()), run(feeds)
         for public, value in bound.outputs.items():
             np.testing.assert_allclose(got[public], want[value], rtol=1e-5, atol=1e-5, err_msg=f"{public} {n, t, past}")
+
+
+def test_what_reads_nothing_is_no_view() -> None:
+    """Numbers along an axis and a filled value, too large to be folded into constants."""
+    g, (x,) = graph((600, 700))
+    filled = g.emit("fill", [], {"shape": (600, 700), "value": 3.0, "dtype": DType.F32}, name="filled")
+    counted = g.emit("cast", [g.emit("iota", [], {"extent": 700, "dtype": DType.I64}, name="counted")],
+                     {"to": DType.F32}, name="cast")  # fmt: skip
+    g.set_outputs({"y": g.emit("add", [g.emit("add", [filled, counted]), x])})
+    refusals = [Placing(g).see(g.nodes[n]) for n in ("filled", "counted", "cast")]
+    assert [r.code for r in refusals if r is not None] == ["not-a-view"] * 3
+    agree(g)
