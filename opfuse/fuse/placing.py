@@ -125,8 +125,12 @@ class Placing:
         if isinstance(joint, Refusal):
             return joint
         parts: dict[str, Part] = {}
-        for part in self._parts(node, joint):
+        whole = self.graph.types[node.output].shape
+        ends = (*joint.starts[1:], whole[joint.axis])
+        for part, end in zip(self._parts(node, joint), ends, strict=True):
             made = self.root(part.operand)
+            if self.graph.types[part.operand].shape != (*whole[: part.axis], end - part.start, *whole[part.axis + 1 :]):
+                return Refusal("part-cut", f"only some of {part.operand} is a part")
             if made in parts or made in self.parts:
                 return Refusal("part-twice", f"{made} lies in another joined value already")
             if self.graph.producer(made) is None:
